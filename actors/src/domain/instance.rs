@@ -1,0 +1,99 @@
+//! What a backend tells of an instance, and what it is told to make.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::desired::{Endpoint, Placement};
+use super::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
+use secrecy::SecretString;
+
+/// Written into the backend's own metadata with the create itself; read again before each delete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerMark {
+    pub operator: OperatorId,
+    pub entry: ProviderName,
+    pub key: ProxyKey,
+    pub uid: Uid,
+}
+
+/// What to make. `Debug` shows no secret: credentials and user data are redacted by their types.
+#[derive(Debug, Clone)]
+pub struct InstanceSpec {
+    pub mark: OwnerMark,
+    pub placement: Placement,
+    pub user_data: Option<SecretBytes>,
+    pub port: u16,
+    /// What the instance's proxy shall ask for, where the Proxy names a Secret.
+    pub credentials: Option<Credentials>,
+}
+
+/// Bytes that never show in `Debug`, and reach cloud-init unchanged.
+#[derive(Clone)]
+pub struct SecretBytes(pub Arc<[u8]>);
+
+impl std::fmt::Debug for SecretBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SecretBytes({} bytes)", self.0.len())
+    }
+}
+
+/// User name and password of a proxy. Only leases and probes see the password.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    pub username: Arc<str>,
+    pub password: Arc<SecretString>,
+}
+
+impl PartialEq for Credentials {
+    fn eq(&self, other: &Self) -> bool {
+        use secrecy::ExposeSecret;
+        self.username == other.username && self.password.expose_secret() == other.password.expose_secret()
+    }
+}
+
+impl Eq for Credentials {}
+
+/// The state as the backend tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstanceState {
+    /// On its way to running.
+    Starting,
+    Running,
+    /// Paused or suspended by the hypervisor: not stopped (fault 29, 52).
+    Paused,
+    /// Shut off or crashed: it will not come back by itself.
+    Stopped,
+    /// Being deleted by the backend.
+    Deleting,
+    /// The backend cannot tell; unknown is unknown.
+    Unknown,
+}
+
+/// One instance of ours.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instance {
+    /// `kvm2://kvm2-home/beelink/<uuid>`: type, entry, host, and the backend's own identity.
+    pub provider_id: Arc<str>,
+    pub state: InstanceState,
+    /// Where its proxy listens, once known.
+    pub endpoint: Option<Endpoint>,
+    /// Credentials that the backend itself gave the instance (`auth: generated`).
+    pub generated: Option<Credentials>,
+    /// When the backend made it, if it knows.
+    pub created_at: Option<SystemTime>,
+}
+
+/// One row of a complete listing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    /// As read from the backend.
+    pub mark: OwnerMark,
+    pub instance: Instance,
+}
+
+/// Who is meant, in calls about an existing instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceRef {
+    pub mark: OwnerMark,
+    pub host: HostName,
+}

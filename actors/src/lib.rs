@@ -1,0 +1,4 @@
+//! The deciding half of the operator.
+
+pub mod domain;
+pub mod ports;

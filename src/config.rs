@@ -1,0 +1,3 @@
+//! Flags and files, parsed once into what the rest may rely on.
+
+pub mod providers;

@@ -2,3 +2,5 @@
 
 pub mod domain;
 pub mod ports;
+
+pub mod kit;

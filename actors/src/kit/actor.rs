@@ -1,0 +1,358 @@
+//! What an actor of this system is: a [`Behavior`] with synchronous handlers, in a shell that is the only ractor actor.
+//!
+//! The shell keeps the statistics, classifies the ends of children, and carries out starts and stops. As a handler is a
+//! plain function, it can neither await another actor nor the world; it starts work and hears back.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, ActorRuntime, SupervisionEvent};
+use tokio::sync::oneshot;
+
+use super::clock::Clock;
+use super::reference::{Named, Ref, Target, Tell};
+use super::stat::{Registry, Stat};
+use super::supervisor::children::{Children, Notice, Outcome};
+use super::supervisor::{ChildEnd, ChildId, ChildSpec, Exit, Restart, Supervision};
+use crate::domain::clock::Now;
+
+/// What one running system shares: the index of its tree and its clock. No process-wide names: trees can run side by side.
+#[derive(Debug, Default)]
+pub struct Env {
+    pub registry: Registry,
+    pub clock: Clock,
+}
+
+impl Env {
+    pub fn new(clock: Clock) -> Arc<Self> {
+        Arc::new(Self { registry: Registry::default(), clock })
+    }
+}
+
+/// Why an actor could not begin. Its supervisor decides whether to try again.
+pub type InitError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What the actor still has to wait for when it ends; its supervisor's limit is over it.
+pub type Lingering = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// An actor: state, and what it does with a message.
+pub trait Behavior: Sized + Send + 'static {
+    /// Kind of actor, for the tree and as a metric label.
+    const KIND: &'static str;
+    type Msg: Named;
+    type Args: Send + 'static;
+
+    /// Builds the state and starts the fixed children; nothing else.
+    fn init(args: Self::Args, ctx: &mut Ctx<Self::Msg>) -> Result<Self, InitError>;
+
+    fn handle(&mut self, message: Self::Msg, ctx: &mut Ctx<Self::Msg>);
+
+    /// A child that will not be restarted has ended.
+    fn child_ended(&mut self, _end: ChildEnd, _ctx: &mut Ctx<Self::Msg>) {}
+
+    /// The actor is about to end in order; children are still there. Not called after a kill or a failure.
+    fn stopping(&mut self, _ctx: &mut Ctx<Self::Msg>) -> Option<Lingering> {
+        None
+    }
+
+    fn supervision() -> Supervision {
+        Supervision::default()
+    }
+}
+
+/// What travels in a mailbox.
+pub(super) enum Mail<M> {
+    User(M),
+    Notice(Notice),
+    Nothing,
+}
+
+/// What a behaviour can do beside changing its own state.
+pub struct Ctx<M: Named> {
+    myself: ActorRef<Mail<M>>,
+    stat: Arc<Stat>,
+    env: Arc<Env>,
+    children: Children,
+    ended: Vec<ChildEnd>,
+    verdict: Verdict,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    GoOn,
+    Stop,
+    Fail(String),
+}
+
+impl<M: Named> fmt::Debug for Ctx<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ctx({})", self.stat.path())
+    }
+}
+
+impl<M: Named> Ctx<M> {
+    pub fn now(&self) -> Now {
+        self.env.clock.now()
+    }
+
+    pub fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    /// Where this actor is in the tree.
+    pub fn path(&self) -> &Arc<str> {
+        self.stat.path()
+    }
+
+    pub fn stat(&self) -> &Arc<Stat> {
+        &self.stat
+    }
+
+    /// Sends to this incarnation: what arrives after its end is dropped.
+    pub fn cast_self(&self, message: M) {
+        let target = Target { actor: self.myself.clone(), stat: self.stat.clone() };
+        drop(target.send(Mail::User(message)));
+    }
+
+    /// A way to tell this incarnation one kind of thing: for timers and the results of its own work.
+    pub fn tell<T: 'static>(&self, wrap: impl Fn(T) -> M + Send + Sync + 'static) -> Tell<T> {
+        let target = Target { actor: self.myself.clone(), stat: self.stat.clone() };
+        Tell::new(move |value| drop(target.send(Mail::User(wrap(value)))))
+    }
+
+    /// Starts a child. False if one of its id is there already.
+    pub fn start(&mut self, spec: ChildSpec) -> bool {
+        self.children.start(spec)
+    }
+
+    /// Stops a child for good, within its limit. Its end is told by `child_ended`.
+    pub fn stop_child(&mut self, id: &ChildId) {
+        let outcome = self.children.stop(id);
+        self.note(outcome);
+    }
+
+    /// Ends a child at once.
+    pub fn kill_child(&mut self, id: &ChildId) {
+        let outcome = self.children.kill(id);
+        self.note(outcome);
+    }
+
+    pub fn has_child(&self, id: &ChildId) -> bool {
+        self.children.contains(id)
+    }
+
+    pub fn child_count(&self) -> usize {
+        self.children.len()
+    }
+
+    /// Ends this actor normally after the current message.
+    pub fn stop(&mut self) {
+        if matches!(self.verdict, Verdict::GoOn) {
+            self.verdict = Verdict::Stop;
+        }
+    }
+
+    /// Ends this actor as failed after the current message.
+    pub fn fail(&mut self, why: impl Into<String>) {
+        self.verdict = Verdict::Fail(why.into());
+    }
+
+    fn note(&mut self, outcome: Outcome) {
+        self.ended.extend(outcome.ended);
+        if let Some(why) = outcome.give_up {
+            self.verdict = Verdict::Fail(why);
+        }
+    }
+}
+
+/// What a spawn needs to know.
+pub struct Birth {
+    pub(super) parent: Option<ActorCell>,
+    pub(super) env: Arc<Env>,
+    pub(super) stat: Arc<Stat>,
+}
+
+impl fmt::Debug for Birth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Birth({})", self.stat.path())
+    }
+}
+
+struct Shell<B>(PhantomData<fn() -> B>);
+
+struct Inside<B: Behavior> {
+    args: Option<B::Args>,
+    behavior: Option<B>,
+    ctx: Ctx<B::Msg>,
+}
+
+impl<B: Behavior> Inside<B> {
+    /// Tells the behaviour of ended children, and applies what it decided meanwhile.
+    fn settle(&mut self) -> Result<(), ActorProcessingErr> {
+        while let Some(behavior) = self.behavior.as_mut()
+            && !self.ctx.ended.is_empty()
+        {
+            for end in std::mem::take(&mut self.ctx.ended) {
+                behavior.child_ended(end, &mut self.ctx);
+            }
+        }
+        match std::mem::replace(&mut self.ctx.verdict, Verdict::GoOn) {
+            Verdict::GoOn => Ok(()),
+            Verdict::Stop => {
+                self.ctx.myself.stop(None);
+                Ok(())
+            }
+            Verdict::Fail(why) => Err(why.into()),
+        }
+    }
+}
+
+impl<B: Behavior> Actor for Shell<B> {
+    type Msg = Mail<B::Msg>;
+    type State = Inside<B>;
+    type Arguments = (Birth, B::Args);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        (birth, args): Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        // `init` waits for `post_start`: a failure before the link would be told to nobody.
+        let notices = myself.clone();
+        let notify = Tell::new(move |notice| drop(notices.send_message(Mail::Notice(notice))));
+        let children =
+            Children::new(myself.get_cell(), birth.stat.path().clone(), birth.env.clone(), B::supervision(), notify);
+        let ctx = Ctx { myself, stat: birth.stat, env: birth.env, children, ended: Vec::new(), verdict: Verdict::GoOn };
+        Ok(Inside { args: Some(args), behavior: None, ctx })
+    }
+
+    async fn post_start(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {
+        let args = inside.args.take().expect("post_start runs once");
+        inside.behavior = Some(B::init(args, &mut inside.ctx)?);
+        inside.settle()
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        mail: Self::Msg,
+        inside: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        match mail {
+            Mail::User(message) => {
+                let index = message.index();
+                inside.ctx.stat.begin(index);
+                let behavior = inside.behavior.as_mut().expect("messages are handled after post_start");
+                behavior.handle(message, &mut inside.ctx);
+                inside.ctx.stat.end();
+                inside.settle()
+            }
+            Mail::Notice(notice) => {
+                let outcome = inside.ctx.children.reaped(notice);
+                inside.ctx.note(outcome);
+                inside.settle()
+            }
+            Mail::Nothing => Ok(()),
+        }
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _: ActorRef<Self::Msg>,
+        event: SupervisionEvent,
+        inside: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        let outcome = inside.ctx.children.observe(event);
+        inside.ctx.note(outcome);
+        inside.settle()
+    }
+
+    async fn post_stop(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {
+        if let Some(behavior) = inside.behavior.as_mut()
+            && let Some(lingering) = behavior.stopping(&mut inside.ctx)
+        {
+            lingering.await;
+        }
+        inside.ctx.children.stop_all().await;
+        Ok(())
+    }
+}
+
+/// Starts an actor and fills its reference. Returns at once; `init` runs in the actor's own task.
+pub(super) fn spawn<B: Behavior>(birth: Birth, to: &Ref<B::Msg>, args: B::Args) -> ActorCell {
+    let stat = birth.stat.clone();
+    let parent = birth.parent.clone();
+    let shell = Shell::<B>(PhantomData);
+    let spawned = match parent {
+        Some(parent) => ActorRuntime::spawn_linked_instant(None, shell, (birth, args), parent),
+        None => ActorRuntime::spawn_instant(None, shell, (birth, args)),
+    };
+    let (actor, _joined) = spawned.expect("an actor without a name cannot collide with another");
+    let cell = actor.get_cell();
+    to.fill(Target { actor, stat });
+    cell
+}
+
+/// A running tree, held by its root.
+#[derive(Debug)]
+pub struct Root {
+    cell: ActorCell,
+    ended: oneshot::Receiver<Exit>,
+}
+
+impl Root {
+    /// Starts a tree whose root is described by `spec`. The root is not restarted: its end is the end of the tree.
+    pub fn start(env: &Arc<Env>, spec: ChildSpec) -> Self {
+        let (told, ended) = oneshot::channel();
+        let stat = env.registry.place("".into(), None, "anchor", <() as Named>::NAMES);
+        env.registry.remove(&stat);
+        let birth = Birth { parent: None, env: env.clone(), stat };
+        let to = Ref::new("anchor");
+        let cell = spawn::<Anchor>(birth, &to, (spec, told));
+        Self { cell, ended }
+    }
+
+    /// Resolves when the tree has ended by itself, with how.
+    pub async fn ended(&mut self) -> Exit {
+        (&mut self.ended).await.unwrap_or(Exit::Killed)
+    }
+
+    /// Stops the tree in order; kills it at the limit. True if it ended in time.
+    pub async fn stop_within(self, limit: Duration) -> bool {
+        self.cell.stop(None);
+        if self.cell.wait(Some(limit)).await.is_ok() {
+            return true;
+        }
+        self.cell.kill();
+        false
+    }
+}
+
+/// Holds the root of a tree, so that its end is classified like any child's.
+struct Anchor {
+    told: Option<oneshot::Sender<Exit>>,
+}
+
+impl Behavior for Anchor {
+    const KIND: &'static str = "anchor";
+    type Msg = ();
+    type Args = (ChildSpec, oneshot::Sender<Exit>);
+
+    fn init((spec, told): Self::Args, ctx: &mut Ctx<()>) -> Result<Self, InitError> {
+        ctx.start(spec.restart(Restart::Temporary));
+        Ok(Self { told: Some(told) })
+    }
+
+    fn handle(&mut self, (): (), _: &mut Ctx<()>) {}
+
+    fn child_ended(&mut self, end: ChildEnd, ctx: &mut Ctx<()>) {
+        if let Some(told) = self.told.take() {
+            drop(told.send(end.exit));
+        }
+        ctx.stop();
+    }
+}

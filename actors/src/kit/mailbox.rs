@@ -1,0 +1,81 @@
+//! The bounded entry to an actor: what comes from outside takes a place, or hears `Full` at once.
+//!
+//! ractor's mailboxes are unbounded. The place is an owned semaphore permit that travels inside the message and is given
+//! back when the message is handled or dropped with its actor. Results and timers come in beside the bound.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::actor::Env;
+use super::reference::{Answer, CallError, Named, Ref, answer, answered};
+
+/// A place in a bounded entry. Dropping it gives the place back.
+#[derive(Debug)]
+pub struct Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("the queue is full")]
+    Full,
+    #[error("the actor is down")]
+    Down,
+}
+
+/// A bounded way into an actor. Cheap to clone; all clones share the places.
+pub struct Entry<M: Named> {
+    to: Ref<M>,
+    kind: &'static str,
+    places: Arc<Semaphore>,
+    env: Arc<Env>,
+}
+
+impl<M: Named> Clone for Entry<M> {
+    fn clone(&self) -> Self {
+        Self { to: self.to.clone(), kind: self.kind, places: self.places.clone(), env: self.env.clone() }
+    }
+}
+
+impl<M: Named> std::fmt::Debug for Entry<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({})", self.to.label())
+    }
+}
+
+impl<M: Named> Entry<M> {
+    /// An entry with so many places; made before its actor is started, so that the tree shows the bound.
+    pub fn new(env: &Arc<Env>, kind: &'static str, to: &Ref<M>, places: usize) -> Self {
+        to.set_capacity(places);
+        Self { to: to.clone(), kind, places: Arc::new(Semaphore::new(places)), env: env.clone() }
+    }
+
+    /// Sends a message that holds a place until it is handled.
+    pub fn try_cast(&self, message: impl FnOnce(Permit) -> M) -> Result<(), Refused> {
+        let Ok(permit) = self.places.clone().try_acquire_owned() else {
+            self.env.registry.count(self.kind, |totals| totals.rejected += 1);
+            return Err(Refused::Full);
+        };
+        self.to.cast(message(Permit(permit))).map_err(|_| Refused::Down)
+    }
+
+    /// Sends a question and waits for its answer. For the HTTP edge only: actors cast.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        within: Duration,
+        message: impl FnOnce(Answer<T>, Permit) -> M,
+    ) -> Result<T, CallError> {
+        let (sender, receiver) = answer();
+        self.try_cast(|permit| message(sender, permit)).map_err(|refused| match refused {
+            Refused::Full => CallError::Full,
+            Refused::Down => CallError::Down,
+        })?;
+        answered(receiver, within).await
+    }
+
+    /// Places free just now.
+    pub fn free(&self) -> usize {
+        self.places.available_permits()
+    }
+}

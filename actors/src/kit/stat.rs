@@ -1,0 +1,245 @@
+//! What one actor is doing, as its own atomics: written by the actor, read by anybody without asking it.
+//!
+//! A [`Stat`] belongs to a place in the tree and outlives the incarnations of its actor.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use tokio::time::Instant;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    Running,
+    Stopping,
+    /// Died and waits for its turn to start.
+    Restarting,
+    /// Died too often; somebody must wake it.
+    Parked,
+}
+
+impl Status {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Restarting => "restarting",
+            Self::Parked => "parked",
+        }
+    }
+
+    fn from_u8(value: u8) -> Self {
+        match value {
+            0 => Self::Running,
+            1 => Self::Stopping,
+            2 => Self::Restarting,
+            _ => Self::Parked,
+        }
+    }
+}
+
+/// No message is being handled.
+const IDLE: u8 = u8::MAX;
+
+#[derive(Debug)]
+pub struct Stat {
+    path: Arc<str>,
+    parent: Option<Arc<str>>,
+    kind: &'static str,
+    names: &'static [&'static str],
+    born: Instant,
+    /// Messages sent and not yet taken up.
+    depth: AtomicI64,
+    /// Places of the bounded entry; 0 where there is none.
+    capacity: AtomicUsize,
+    handled: AtomicU64,
+    restarts: AtomicU32,
+    current: AtomicU8,
+    /// Milliseconds after `born`.
+    since: AtomicU64,
+    progress: AtomicU64,
+    status: AtomicU8,
+}
+
+impl Stat {
+    fn new(path: Arc<str>, parent: Option<Arc<str>>, kind: &'static str, names: &'static [&'static str]) -> Self {
+        Self {
+            path,
+            parent,
+            kind,
+            names,
+            born: Instant::now(),
+            depth: AtomicI64::new(0),
+            capacity: AtomicUsize::new(0),
+            handled: AtomicU64::new(0),
+            restarts: AtomicU32::new(0),
+            current: AtomicU8::new(IDLE),
+            since: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
+            status: AtomicU8::new(Status::Running as u8),
+        }
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub fn path(&self) -> &Arc<str> {
+        &self.path
+    }
+
+    pub fn parent(&self) -> Option<&Arc<str>> {
+        self.parent.as_ref()
+    }
+
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    pub(super) fn queued(&self) {
+        self.depth.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn unqueued(&self) {
+        self.depth.fetch_sub(1, Relaxed);
+    }
+
+    /// A new incarnation begins: what the old one had queued died with it.
+    pub(super) fn reborn(&self) {
+        self.depth.store(0, Relaxed);
+        self.current.store(IDLE, Relaxed);
+        self.progress.store(self.millis(), Relaxed);
+        self.set_status(Status::Running);
+    }
+
+    pub(super) fn restarted(&self) {
+        self.restarts.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn begin(&self, message: u8) {
+        self.depth.fetch_sub(1, Relaxed);
+        self.since.store(self.millis(), Relaxed);
+        self.current.store(message, Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        self.current.store(IDLE, Relaxed);
+        self.handled.fetch_add(1, Relaxed);
+        // The start of the message that just ended is near enough, and saves a second reading of the clock.
+        self.progress.store(self.since.load(Relaxed), Relaxed);
+    }
+
+    pub(super) fn set_capacity(&self, places: usize) {
+        self.capacity.store(places, Relaxed);
+    }
+
+    pub(super) fn set_status(&self, status: Status) {
+        self.status.store(status as u8, Relaxed);
+    }
+
+    pub fn status(&self) -> Status {
+        Status::from_u8(self.status.load(Relaxed))
+    }
+
+    pub fn depth(&self) -> usize {
+        usize::try_from(self.depth.load(Relaxed)).unwrap_or(0)
+    }
+
+    pub fn capacity(&self) -> Option<usize> {
+        Some(self.capacity.load(Relaxed)).filter(|&c| c > 0)
+    }
+
+    pub fn handled(&self) -> u64 {
+        self.handled.load(Relaxed)
+    }
+
+    pub fn restarts(&self) -> u32 {
+        self.restarts.load(Relaxed)
+    }
+
+    /// The message being handled and for how long.
+    pub fn current(&self) -> Option<(&'static str, Duration)> {
+        let name = self.names.get(usize::from(self.current.load(Relaxed)))?;
+        Some((name, Duration::from_millis(self.millis().saturating_sub(self.since.load(Relaxed)))))
+    }
+
+    /// Time since it last finished a message, if it has something to do; zero while it is idle.
+    pub fn stalled_for(&self) -> Duration {
+        if self.depth() == 0 && self.current.load(Relaxed) == IDLE { Duration::ZERO } else { self.last_progress() }
+    }
+
+    /// Time since it last finished a message, or was born.
+    pub fn last_progress(&self) -> Duration {
+        Duration::from_millis(self.millis().saturating_sub(self.progress.load(Relaxed)))
+    }
+}
+
+/// The index of a running tree. `dashmap` serves look-ups only; the counting is in the actors' own atomics.
+#[derive(Debug, Default)]
+pub struct Registry {
+    stats: DashMap<Arc<str>, Arc<Stat>>,
+    totals: DashMap<&'static str, Totals>,
+}
+
+/// What outlives the actors it was counted on, by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub restarts: u64,
+    /// Children that ignored their kill and were left behind.
+    pub abandoned: u64,
+    /// Messages refused by a full bounded entry.
+    pub rejected: u64,
+}
+
+impl Registry {
+    pub(super) fn place(
+        &self,
+        path: Arc<str>,
+        parent: Option<Arc<str>>,
+        kind: &'static str,
+        names: &'static [&'static str],
+    ) -> Arc<Stat> {
+        let stat = Arc::new(Stat::new(path.clone(), parent, kind, names));
+        self.stats.insert(path, stat.clone());
+        stat
+    }
+
+    /// Removes a place, and whatever is still listed below it, as a killed parent takes its children along.
+    pub(super) fn remove(&self, stat: &Arc<Stat>) {
+        self.stats.remove_if(stat.path(), |_, listed| Arc::ptr_eq(listed, stat));
+    }
+
+    /// Drops what is listed below `path`: the actors there died with their parent.
+    pub(super) fn prune_below(&self, path: &str) {
+        self.stats.retain(|other, _| {
+            !(other.len() > path.len() && other.starts_with(path) && other.as_bytes()[path.len()] == b'/')
+        });
+    }
+
+    pub(super) fn count(&self, kind: &'static str, change: impl FnOnce(&mut Totals)) {
+        change(&mut self.totals.entry(kind).or_default());
+    }
+
+    /// All places, in no order.
+    pub fn all(&self) -> Vec<Arc<Stat>> {
+        self.stats.iter().map(|entry| entry.value().clone()).collect()
+    }
+
+    pub fn get(&self, path: &str) -> Option<Arc<Stat>> {
+        self.stats.get(path).map(|entry| entry.value().clone())
+    }
+
+    pub fn len(&self) -> usize {
+        self.stats.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.stats.is_empty()
+    }
+
+    pub fn totals(&self) -> Vec<(&'static str, Totals)> {
+        self.totals.iter().map(|entry| (*entry.key(), *entry.value())).collect()
+    }
+}

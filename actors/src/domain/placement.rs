@@ -1,1 +1,164 @@
-//! To come.
+//! Which host of a provider serves a Proxy.
+//!
+//! Asked once in the life of a Proxy: the answer is recorded on the object before the first create and never changes.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::desired::Placement;
+use super::error::OpError;
+use super::id::{HostName, ProviderName, Uid};
+use super::reason::Reason;
+
+/// One host as the choice sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Seat<'a> {
+    pub host: &'a HostName,
+    /// Most instances that it takes; `None` is without limit.
+    pub capacity: Option<u32>,
+    /// Instances that it has, and Proxies that reserved a place on it.
+    pub taken: u32,
+    /// False once its latest check failed. A host that nobody has checked yet is well.
+    pub well: bool,
+}
+
+impl Seat<'_> {
+    fn free(&self) -> u32 {
+        self.capacity.map_or(u32::MAX, |most| most).saturating_sub(self.taken)
+    }
+}
+
+/// Picks the host with the most free places among the well ones. A host that is named by `placement.zone` is taken even
+/// while it is not well: somebody wants that one, and it may come back.
+pub fn host_for(
+    entry: &ProviderName,
+    seats: &[Seat<'_>],
+    placement: &Placement,
+    uid: &Uid,
+) -> Result<HostName, OpError> {
+    if let Some(zone) = &placement.zone {
+        let Some(seat) = seats.iter().find(|seat| seat.host.as_str() == &**zone) else {
+            return Err(OpError::permanent(
+                Reason::NoHostAvailable,
+                format!("placement.zone `{zone}` is not a host of provider `{entry}`; it has {}", names(seats)),
+            ));
+        };
+        return match seat.free() {
+            0 => Err(full(entry, &[*seat])),
+            _ => Ok(seat.host.clone()),
+        };
+    }
+    if seats.is_empty() {
+        return Err(OpError::permanent(Reason::NoHostAvailable, format!("provider `{entry}` has no hosts")));
+    }
+    let open: Vec<_> = seats.iter().filter(|seat| seat.free() > 0).collect();
+    if open.is_empty() {
+        return Err(full(entry, seats));
+    }
+    // Among equals the uid decides, so that a burst of Proxies spreads and a repeated question gets the same answer.
+    open.iter().filter(|seat| seat.well).max_by_key(|seat| (seat.free(), share(uid, seat.host), seat.host)).map_or_else(
+        || {
+            Err(OpError::transient(
+                Reason::NoHostAvailable,
+                format!(
+                    "no host of provider `{entry}` passes its check: {}; name one in placement.zone to have it anyway",
+                    names(seats)
+                ),
+            ))
+        },
+        |seat| Ok(seat.host.clone()),
+    )
+}
+
+fn full(entry: &ProviderName, seats: &[Seat<'_>]) -> OpError {
+    let list: Vec<_> = seats
+        .iter()
+        .map(|s| format!("`{}` {}/{}", s.host, s.taken, s.capacity.map_or_else(|| "-".to_owned(), |c| c.to_string())))
+        .collect();
+    OpError::transient(
+        Reason::NoHostAvailable,
+        format!("provider `{entry}` is at its capacity: {}; delete a Proxy or raise the capacity", list.join(", ")),
+    )
+}
+
+fn names(seats: &[Seat<'_>]) -> String {
+    let list: Vec<_> = seats.iter().map(|seat| format!("`{}`", seat.host)).collect();
+    if list.is_empty() { "none".to_owned() } else { list.join(", ") }
+}
+
+fn share(uid: &Uid, host: &HostName) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (uid, host).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::domain::error::Class;
+
+    /// name, capacity, taken, well
+    type Row = (&'static str, Option<u32>, u32, bool);
+
+    fn pick(rows: &[Row], zone: Option<&str>, uid: &str) -> Result<String, OpError> {
+        let hosts: Vec<_> = rows.iter().map(|row| HostName::parse(row.0).expect("valid")).collect();
+        let seats: Vec<_> = rows
+            .iter()
+            .zip(&hosts)
+            .map(|(&(_, capacity, taken, well), host)| Seat { host, capacity, taken, well })
+            .collect();
+        let placement = Placement { zone: zone.map(Into::into), ..Placement::default() };
+        let entry = ProviderName::parse("kvm").expect("valid");
+        host_for(&entry, &seats, &placement, &Uid::parse(uid).expect("valid")).map(|h| h.as_str().to_owned())
+    }
+
+    #[test]
+    fn the_host_is_chosen_by_zone_then_health_then_free_places() {
+        let rows: &[(&[Row], Option<&str>, &str)] = &[
+            (&[("a", Some(4), 3, true), ("b", Some(4), 1, true)], None, "b"),
+            (&[("a", Some(4), 3, true), ("b", Some(4), 1, true)], Some("a"), "a"),
+            (&[("a", Some(4), 3, true), ("b", None, 900, true)], None, "b"),
+            (&[("a", None, 9, true), ("b", None, 3, true)], None, "b"),
+            (&[("a", Some(4), 3, true), ("b", Some(9), 0, false)], None, "a"),
+            (&[("a", Some(4), 3, true), ("b", Some(9), 0, false)], Some("b"), "b"),
+            (&[("a", Some(4), 4, true), ("b", Some(1), 0, true)], None, "b"),
+        ];
+        for (seats, zone, wanted) in rows {
+            assert_eq!(pick(seats, *zone, "u1").as_deref(), Ok(*wanted), "{seats:?} {zone:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_what_was_asked_and_what_there_is_and_says_whether_waiting_helps() {
+        let rows: &[(&[Row], Option<&str>, Class, &[&str])] = &[
+            (&[("a", None, 0, true), ("b", None, 0, true)], Some("c"), Class::Permanent, &["`c`", "`kvm`", "`a`, `b`"]),
+            (&[("a", Some(4), 4, true), ("b", Some(2), 3, true)], None, Class::Transient, &["`a` 4/4", "`b` 3/2"]),
+            (&[("a", Some(4), 4, true), ("b", Some(2), 0, true)], Some("a"), Class::Transient, &["`a` 4/4"]),
+            (&[("a", Some(4), 0, false)], None, Class::Transient, &["`a`", "check", "placement.zone"]),
+            (&[], None, Class::Permanent, &["no hosts"]),
+            (&[], Some("a"), Class::Permanent, &["`a`", "none"]),
+        ];
+        for (seats, zone, class, words) in rows {
+            let error = pick(seats, *zone, "u1").expect_err("refused");
+            assert_eq!((error.class, error.reason), (*class, Reason::NoHostAvailable), "{error}");
+            for word in *words {
+                assert!(error.detail.contains(word), "{word} is not in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn among_equals_one_uid_always_gets_the_same_host_and_many_spread() {
+        let seats: &[Row] = &[("a", None, 0, true), ("b", None, 0, true), ("c", None, 0, true)];
+        let back: &[Row] = &[("c", None, 0, true), ("b", None, 0, true), ("a", None, 0, true)];
+        let mut chosen = BTreeSet::new();
+        for n in 0..60 {
+            let uid = format!("uid-{n}");
+            let host = pick(seats, None, &uid).expect("there is room");
+            assert_eq!(pick(back, None, &uid).expect("there is room"), host, "the order of the config decided");
+            chosen.insert(host);
+        }
+        assert_eq!(chosen.len(), 3);
+    }
+}

@@ -1,6 +1,16 @@
 //! The deciding half of the operator.
 
 pub mod domain;
+pub mod names;
 pub mod ports;
 
 pub mod kit;
+
+pub mod board;
+pub mod election;
+pub mod events;
+pub mod host;
+pub mod probes;
+pub mod provider;
+pub mod providers;
+pub mod records;

@@ -51,12 +51,23 @@ impl<M: Named> Entry<M> {
         Self { to: to.clone(), kind, places: Arc::new(Semaphore::new(places)), env: env.clone() }
     }
 
+    /// Takes a place, for a message that is sent with it.
+    pub fn place(&self) -> Result<Permit, Refused> {
+        self.places.clone().try_acquire_owned().map(Permit).map_err(|_| {
+            self.env.registry.count(self.kind, |totals| totals.rejected += 1);
+            Refused::Full
+        })
+    }
+
     /// Sends a message that holds a place until it is handled.
     pub fn try_cast(&self, message: impl FnOnce(Permit) -> M) -> Result<(), Refused> {
-        let Ok(permit) = self.places.clone().try_acquire_owned() else {
-            self.env.registry.count(self.kind, |totals| totals.rejected += 1);
-            return Err(Refused::Full);
-        };
+        let permit = self.place()?;
+        self.to.cast(message(permit)).map_err(|_| Refused::Down)
+    }
+
+    /// Waits for a place: for tasks that feed an actor from a stream, which then flows as fast as the actor works.
+    pub async fn cast(&self, message: impl FnOnce(Permit) -> M) -> Result<(), Refused> {
+        let permit = self.places.clone().acquire_owned().await.map_err(|_| Refused::Down)?;
         self.to.cast(message(Permit(permit))).map_err(|_| Refused::Down)
     }
 

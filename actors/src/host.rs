@@ -1,0 +1,485 @@
+//! One host of a provider entry: which operations run on it, and what it shows.
+//!
+//! Owns the admission of operations (slots, a bounded queue, one mutation per uid at a time), one listing per interval,
+//! and the health check beside both. Spoken to by proxy actors (`submit`, `follow`) and by its provider (`check`).
+//! Answers each operation exactly once. Never waits for the backend: each call is a child under a deadline, so that a
+//! host that stalls fills its own slots and nothing else.
+//!
+//! ```text
+//!   Submit --> queue (delete before create before get) --> op/<n> --> OpOutcome
+//!                '-- full, deadline passed, cancelled: answered without a call
+//!   every interval: op/list --> Sighting to each follower
+//! ```
+
+mod admission;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dashmap::DashMap;
+
+use self::admission::{Admission, Effect, OpNumber};
+use crate::domain::error::OpError;
+use crate::domain::id::{HostName, OperatorId, ProviderName, Uid};
+use crate::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
+use crate::domain::reason::Reason;
+use crate::election::Claim;
+use crate::kit::work::{Done, work};
+use crate::kit::{Behavior, ChildSpec, Ctx, Entry, Env, Fired, Permit, Ref, Refused, Reply, Tell, Timers};
+use crate::names;
+use crate::ports::{Backend, HostEntry};
+
+/// Places of a host's entry: enough for a burst of a few thousand proxies, each with one operation.
+const PLACES: usize = 4096;
+
+/// Operations that wait for a slot; beyond that `Busy` is the honest answer, and the proxies back off.
+const QUEUE: usize = 256;
+
+/// What a proxy asks of a host.
+#[derive(Debug)]
+pub enum Call {
+    Get(OwnerMark),
+    Create(Box<InstanceSpec>),
+    Delete(OwnerMark),
+}
+
+impl Call {
+    fn kind(&self) -> CallKind {
+        match self {
+            Self::Get(_) => CallKind::Get,
+            Self::Create(_) => CallKind::Create,
+            Self::Delete(_) => CallKind::Delete,
+        }
+    }
+
+    fn uid(&self) -> &Uid {
+        match self {
+            Self::Get(mark) | Self::Delete(mark) => &mark.uid,
+            Self::Create(spec) => &spec.mark.uid,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CallKind {
+    // In the order in which they are let in.
+    Delete,
+    Create,
+    Get,
+}
+
+impl CallKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delete => "delete",
+            Self::Create => "create",
+            Self::Get => "get",
+        }
+    }
+
+    /// It can leave an effect behind.
+    pub const fn mutates(self) -> bool {
+        matches!(self, Self::Delete | Self::Create)
+    }
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpOutcome {
+    pub kind: CallKind,
+    /// The instance, for a get or create; `None` for a delete.
+    pub result: Result<Option<Instance>, OpError>,
+}
+
+/// What the periodic list shows of one instance.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sighting {
+    Present(Instance),
+    /// A complete list did not have it. It may lag: a single look decides.
+    Absent,
+    /// The host could not be listed. Nothing is known.
+    Unread(OpError),
+}
+
+/// The health of a host as its check tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    pub host: HostName,
+    pub result: Result<(), OpError>,
+    pub took: Duration,
+}
+
+/// One operation on its way.
+#[derive(Debug)]
+pub struct Job {
+    pub call: Call,
+    pub deadline: Instant,
+    pub reply: Reply<OpOutcome>,
+}
+
+impl Job {
+    fn refuse(self, error: OpError) {
+        let kind = self.call.kind();
+        self.reply.send(OpOutcome { kind, result: Err(error) });
+    }
+}
+
+/// The verbs of a host. Outlives restarts of the host and of the fleet.
+#[derive(Debug, Clone)]
+pub struct HostHandle {
+    pub name: HostName,
+    to: Ref<HostMsg>,
+    entry: Entry<HostMsg>,
+    followers: Followers,
+}
+
+/// Who wants to hear of which uid. Kept beside the actor, so that a restarted host finds its followers again.
+type Followers = Arc<DashMap<Uid, Follower>>;
+
+impl HostHandle {
+    pub fn new(env: &Arc<Env>, provider: &ProviderName, name: &HostName) -> Self {
+        let to = Ref::new(format!("host/{provider}/{name}"));
+        let entry = Entry::new(env, Host::KIND, &to, PLACES);
+        Self { name: name.clone(), to, entry, followers: Followers::default() }
+    }
+
+    /// Hands an operation over. The reply hears exactly once how it ended; `Busy` and a host that is down count as
+    /// cancelled: the backend never saw it.
+    pub fn submit(&self, job: Job) {
+        match self.entry.place() {
+            Ok(place) => {
+                if let Err(down) = self.to.cast(HostMsg::Submit(Box::new(job), place))
+                    && let HostMsg::Submit(job, _) = down.0
+                {
+                    job.refuse(OpError::cancelled(format!("host `{}` is restarting", self.name)));
+                }
+            }
+            Err(Refused::Full | Refused::Down) => job.refuse(busy(&self.name)),
+        }
+    }
+
+    /// Ends what runs or waits for this uid. What was started and mutates ends as `EffectUnknown`.
+    pub fn cancel(&self, uid: &Uid) {
+        self.to.cast_or_drop(HostMsg::Cancel(uid.clone()));
+    }
+
+    /// Tells `tell` what lists show of this uid; a later follow of the same uid replaces this one.
+    pub fn follow(&self, uid: &Uid, tell: Tell<Sighting>) {
+        self.followers.insert(uid.clone(), Follower { tell, told: None });
+    }
+
+    pub fn unfollow(&self, uid: &Uid) {
+        self.followers.remove(uid);
+    }
+
+    /// The uids that are followed here: the living Proxies whose recorded host this is.
+    pub fn followed(&self) -> HashSet<Uid> {
+        self.followers.iter().map(|follower| follower.key().clone()).collect()
+    }
+
+    /// Checks the host beside its operations; a check that still runs is joined.
+    pub fn check(&self, within: Duration, tell: Tell<Checked>) {
+        self.to.cast_or_drop(HostMsg::Check(within, tell));
+    }
+
+    /// How the host is started under its provider.
+    pub fn spec(&self, args: HostArgs) -> ChildSpec {
+        let followers = self.followers.clone();
+        ChildSpec::of::<Host>(format!("host/{}", self.name), &self.to, move || (args.clone(), followers.clone()))
+    }
+}
+
+fn busy(name: &HostName) -> OpError {
+    OpError::new(
+        crate::domain::error::Class::Cancelled,
+        Reason::Busy,
+        format!("host `{name}` has as many operations waiting as it takes"),
+    )
+}
+
+#[derive(Debug)]
+enum HostMsg {
+    /// An operation to run.
+    Submit(Box<Job>, Permit),
+    /// End what runs or waits for this uid.
+    Cancel(Uid),
+    /// Check the host and tell the verdict.
+    Check(Duration, Tell<Checked>),
+    /// An operation ended.
+    Ended(OpNumber, Done<Result<Option<Instance>, OpError>>),
+    /// The periodic list ended.
+    Listed(Done<Result<Vec<Listed>, OpError>>),
+    /// The check ended.
+    CheckEnded(Instant, Done<Result<(), OpError>>),
+    Timer(Fired<Alarm>),
+}
+
+crate::named!(HostMsg: Submit, Cancel, Check, Ended, Listed, CheckEnded, Timer);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Alarm {
+    /// Time for the next list.
+    List,
+    /// The earliest deadline of a waiting operation has passed.
+    Queue,
+}
+
+#[derive(Debug, Clone)]
+pub struct HostArgs {
+    pub provider: ProviderName,
+    pub entry: HostEntry,
+    pub operator: OperatorId,
+    pub claim: Claim,
+    pub list_interval: Duration,
+}
+
+#[derive(Debug)]
+struct Follower {
+    tell: Tell<Sighting>,
+    told: Option<Sighting>,
+}
+
+struct Host {
+    args: HostArgs,
+    backend: Arc<dyn Backend>,
+    admission: Admission<Box<Job>>,
+    running: HashMap<OpNumber, Running>,
+    followers: Followers,
+    checking: Vec<Tell<Checked>>,
+    timers: Timers<Alarm>,
+}
+
+struct Running {
+    kind: CallKind,
+    reply: Reply<OpOutcome>,
+    since: Instant,
+}
+
+impl Host {
+    fn label(&self, call: &'static str) -> [(&'static str, String); 3] {
+        [
+            ("provider", self.args.provider.to_string()),
+            ("host", self.args.entry.name.to_string()),
+            ("call", call.to_owned()),
+        ]
+    }
+
+    fn perform(&mut self, effects: Vec<Effect<Box<Job>>>, ctx: &mut Ctx<HostMsg>) {
+        for effect in effects {
+            match effect {
+                Effect::Start(number, job) => self.start(number, *job, ctx),
+                Effect::Busy(job) => job.refuse(busy(&self.args.entry.name)),
+                Effect::Expired(job) => job.refuse(OpError::cancelled(format!(
+                    "host `{}` had no free slot before the deadline",
+                    self.args.entry.name
+                ))),
+                Effect::Cancelled(job) => job.refuse(OpError::cancelled("cancelled while it waited for a slot")),
+                Effect::Kill(number) => ctx.kill_child(&op_id(number)),
+            }
+        }
+        for waited in self.admission.take_waits() {
+            let [provider, host, _] = self.label("");
+            metrics::histogram!(names::HOST_QUEUE_WAIT_SECONDS, &[provider, host]).record(waited);
+        }
+        match self.admission.next_deadline() {
+            Some(at) => self.timers.arm_at(Alarm::Queue, at),
+            None => self.timers.cancel(&Alarm::Queue),
+        }
+    }
+
+    fn start(&mut self, number: OpNumber, job: Job, ctx: &mut Ctx<HostMsg>) {
+        let Job { call, deadline, reply } = job;
+        let kind = call.kind();
+        let now = ctx.now();
+        if kind.mutates() && !self.args.claim.may_mutate(now.mono) {
+            let error = OpError::new(
+                crate::domain::error::Class::Cancelled,
+                Reason::NotLeading,
+                "this replica does not lead: nothing is changed in the backend",
+            );
+            reply.send(OpOutcome { kind, result: Err(error) });
+            let effects = self.admission.ended(number, now.mono);
+            return self.perform(effects, ctx);
+        }
+        let backend = self.backend.clone();
+        let call = async move {
+            match call {
+                Call::Get(mark) => backend.get(&mark).await.map(Some),
+                Call::Create(spec) => backend.create(&spec).await.map(Some),
+                Call::Delete(mark) => backend.delete(&mark).await.map(|()| None),
+            }
+        };
+        self.running.insert(number, Running { kind, reply, since: now.mono });
+        let ended = ctx.tell(move |done| HostMsg::Ended(number, done));
+        ctx.start(work(op_id(number), deadline, call, Reply::new(move |done| ended.send(done), || Done::Lost)));
+    }
+
+    fn ended(&mut self, number: OpNumber, done: Done<Result<Option<Instance>, OpError>>, ctx: &mut Ctx<HostMsg>) {
+        let now = ctx.now().mono;
+        if let Some(running) = self.running.remove(&number) {
+            let took = now.saturating_duration_since(running.since);
+            let result = self.settled(running.kind, done);
+            let outcome = match &result {
+                Ok(_) => "ok",
+                Err(error) => error.reason.as_str(),
+            };
+            tracing::debug!(
+                provider = %self.args.provider, host = %self.args.entry.name, op = running.kind.as_str(), outcome,
+                elapsed_ms = took.as_millis(), "operation done"
+            );
+            let [provider, host, call] = self.label(running.kind.as_str());
+            metrics::histogram!(names::HOST_CALL_SECONDS, &[provider, host, call, ("outcome", outcome.to_owned())])
+                .record(took);
+            running.reply.send(OpOutcome { kind: running.kind, result });
+        }
+        let effects = self.admission.ended(number, now);
+        self.perform(effects, ctx);
+    }
+
+    /// What an ended child means for the one who asked: a started mutation whose end was not seen has an unknown effect.
+    fn settled<T>(&self, kind: CallKind, done: Done<Result<T, OpError>>) -> Result<T, OpError> {
+        let host = &self.args.entry.name;
+        let cut = |reason: Reason, what: String| {
+            if kind.mutates() { OpError::effect_unknown(reason, what) } else { OpError::transient(reason, what) }
+        };
+        match done {
+            Done::Finished(result) => result,
+            Done::Deadline => {
+                Err(cut(Reason::Timeout, format!("{} on host `{host}` did not end before its deadline", kind.as_str())))
+            }
+            Done::Panicked(what) => {
+                tracing::error!(provider = %self.args.provider, %host, op = kind.as_str(), error = %what, "backend panicked");
+                Err(cut(Reason::Internal, format!("{} on host `{host}` failed inside the operator", kind.as_str())))
+            }
+            Done::Lost => Err(cut(Reason::Lost, format!("{} on host `{host}` was cut short", kind.as_str()))),
+        }
+    }
+
+    fn start_list(&self, ctx: &mut Ctx<HostMsg>) {
+        let backend = self.backend.clone();
+        let operator = self.args.operator.clone();
+        let listed = ctx.tell(HostMsg::Listed);
+        let deadline = ctx.now().mono + list_deadline(self.args.list_interval);
+        ctx.start(work(
+            "op/list",
+            deadline,
+            async move { backend.list(&operator).await },
+            Reply::new(move |done| listed.send(done), || Done::Lost),
+        ));
+    }
+
+    fn listed(&mut self, done: Done<Result<Vec<Listed>, OpError>>) {
+        match self.settled(CallKind::Get, done) {
+            Ok(rows) => {
+                let mut seen: HashMap<Uid, Instance> = rows
+                    .into_iter()
+                    // Another entry of the same backend may hold instances of ours: they are not this entry's.
+                    .filter(|row| row.mark.entry == self.args.provider)
+                    .map(|row| (row.mark.uid, row.instance))
+                    .collect();
+                for mut follower in self.followers.iter_mut() {
+                    let sighting = seen.remove(follower.key()).map_or(Sighting::Absent, Sighting::Present);
+                    if follower.told.as_ref() != Some(&sighting) {
+                        follower.told = Some(sighting.clone());
+                        follower.tell.send(sighting);
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(provider = %self.args.provider, host = %self.args.entry.name, %error, "list failed");
+                for mut follower in self.followers.iter_mut() {
+                    if !matches!(follower.told, Some(Sighting::Unread(_))) {
+                        let sighting = Sighting::Unread(error.clone());
+                        follower.told = Some(sighting.clone());
+                        follower.tell.send(sighting);
+                    }
+                }
+            }
+        }
+        self.timers.arm_in(Alarm::List, jittered(self.args.list_interval));
+    }
+
+    fn check(&mut self, within: Duration, tell: Tell<Checked>, ctx: &mut Ctx<HostMsg>) {
+        self.checking.push(tell);
+        if self.checking.len() > 1 {
+            return;
+        }
+        let backend = self.backend.clone();
+        let since = ctx.now().mono;
+        let ended = ctx.tell(move |done| HostMsg::CheckEnded(since, done));
+        ctx.start(work(
+            "op/check",
+            since + within,
+            async move { backend.check().await },
+            Reply::new(move |done| ended.send(done), || Done::Lost),
+        ));
+    }
+}
+
+fn op_id(number: OpNumber) -> Arc<str> {
+    format!("op/{number}").into()
+}
+
+/// A list may take longer than its interval on a slow host; it is cut before it looks like silence.
+fn list_deadline(interval: Duration) -> Duration {
+    (interval * 2).clamp(Duration::from_secs(5), Duration::from_secs(60))
+}
+
+/// Spread over a tenth of the interval, so that a thousand hosts do not list at once.
+fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.95 + rand::random::<f64>() * 0.1)
+}
+
+impl Behavior for Host {
+    const KIND: &'static str = "host";
+    type Msg = HostMsg;
+    type Args = (HostArgs, Followers);
+
+    fn init((args, followers): Self::Args, ctx: &mut Ctx<HostMsg>) -> Result<Self, crate::kit::actor::InitError> {
+        let mut timers = Timers::new(ctx.tell(HostMsg::Timer));
+        timers.arm_in(Alarm::List, Duration::ZERO);
+        Ok(Self {
+            backend: args.entry.backend.clone(),
+            admission: Admission::new(args.entry.slots, QUEUE),
+            running: HashMap::new(),
+            followers,
+            checking: Vec::new(),
+            timers,
+            args,
+        })
+    }
+
+    fn handle(&mut self, message: HostMsg, ctx: &mut Ctx<HostMsg>) {
+        match message {
+            HostMsg::Submit(job, _place) => {
+                let (uid, kind, deadline) = (job.call.uid().clone(), job.call.kind(), job.deadline);
+                let effects = self.admission.submit(uid, kind, deadline, job, ctx.now().mono);
+                self.perform(effects, ctx);
+            }
+            HostMsg::Cancel(uid) => {
+                let effects = self.admission.cancel(&uid);
+                self.perform(effects, ctx);
+            }
+            HostMsg::Check(within, tell) => self.check(within, tell, ctx),
+            HostMsg::Ended(number, done) => self.ended(number, done, ctx),
+            HostMsg::Listed(done) => self.listed(done),
+            HostMsg::CheckEnded(since, done) => {
+                let took = ctx.now().mono.saturating_duration_since(since);
+                let result = self.settled(CallKind::Get, done);
+                let checked = Checked { host: self.args.entry.name.clone(), result, took };
+                for tell in self.checking.drain(..) {
+                    tell.send(checked.clone());
+                }
+            }
+            HostMsg::Timer(fired) => match self.timers.accept(fired) {
+                Some(Alarm::List) => self.start_list(ctx),
+                Some(Alarm::Queue) => {
+                    let effects = self.admission.expire(ctx.now().mono);
+                    self.perform(effects, ctx);
+                }
+                None => {}
+            },
+        }
+    }
+}

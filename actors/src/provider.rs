@@ -1,0 +1,306 @@
+//! One entry of the providers config: its hosts, who gets a place on which, and how well they are.
+//!
+//! Owns the host actors of the entry, the reservations that are not yet recorded on an object, and the verdicts of the
+//! periodic checks. Spoken to by proxy actors (`reserve`). Never runs an operation itself: hosts do.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+
+use crate::domain::desired::Placement;
+use crate::domain::error::OpError;
+use crate::domain::id::{HostName, OperatorId, ProviderName, Uid};
+use crate::domain::placement::{Seat, host_for};
+use crate::domain::reason::Reason;
+use crate::domain::status::{Condition, ConditionType, Truth};
+use crate::election::Claim;
+use crate::events::EventsHandle;
+use crate::host::{Checked, HostArgs, HostHandle};
+use crate::kit::actor::{InitError, Lingering};
+use crate::kit::{
+    Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Intensity, Overflow, Ref, Strategy, Supervision, Tell, Timers,
+};
+use crate::names;
+use crate::ports::{Event, ProviderEntry, ProviderHealth, Severity, Subject, TargetHealth};
+use crate::records::RecordsHandle;
+
+/// A reservation that no Proxy has taken up by then is void: its actor crashed, or its object went.
+const RESERVED_FOR: Duration = Duration::from_secs(120);
+
+/// `checkedAt` of an unchanged verdict is written at most this often (contract.md 2).
+const REWRITE_AFTER: Duration = Duration::from_secs(300);
+
+/// A host that crashed too often is started again after this.
+const REVIVE_AFTER: Duration = Duration::from_secs(60);
+
+/// The verbs of a provider entry.
+#[derive(Debug, Clone)]
+pub struct ProviderHandle(Ref<ProviderMsg>);
+
+impl ProviderHandle {
+    pub fn new(name: &ProviderName) -> Self {
+        Self(Ref::new(format!("provider/{name}")))
+    }
+
+    /// Asks for a host for this Proxy; asked again, it answers the same while the reservation lasts.
+    pub fn reserve(&self, uid: &Uid, placement: &Placement, tell: Tell<Result<HostName, OpError>>) {
+        let refused = tell.clone();
+        let message = ProviderMsg::Reserve(Box::new(Reserve { uid: uid.clone(), placement: placement.clone(), tell }));
+        if self.0.cast(message).is_err() {
+            refused.send(Err(OpError::transient(Reason::Internal, "the provider is restarting")));
+        }
+    }
+
+    pub fn spec(&self, args: ProviderArgs) -> ChildSpec {
+        let id: Arc<str> = args.entry.name.as_str().into();
+        ChildSpec::of::<Provider>(id, &self.0, move || args.clone())
+    }
+}
+
+#[derive(Debug)]
+struct Reserve {
+    uid: Uid,
+    placement: Placement,
+    tell: Tell<Result<HostName, OpError>>,
+}
+
+#[derive(Debug)]
+enum ProviderMsg {
+    /// A Proxy asks for a host.
+    Reserve(Box<Reserve>),
+    /// A host was checked.
+    Checked(Checked),
+    Timer(Fired<Alarm>),
+}
+
+crate::named!(ProviderMsg: Reserve, Checked, Timer);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Alarm {
+    /// Time for the next round of checks.
+    Check,
+    /// A host that gave up is started again.
+    Revive(HostName),
+}
+
+/// How a provider works, the same for all entries.
+#[derive(Debug, Clone)]
+pub struct ProviderSettings {
+    pub operator: OperatorId,
+    pub list_interval: Duration,
+    pub check_interval: Duration,
+    pub check_timeout: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub struct ProviderArgs {
+    pub entry: ProviderEntry,
+    /// One for each host of the entry.
+    pub hosts: Vec<HostHandle>,
+    pub settings: ProviderSettings,
+    pub claim: Claim,
+    pub records: RecordsHandle,
+    pub events: EventsHandle,
+    /// Where the admin endpoint reads the verdicts.
+    pub verdicts: Arc<ArcSwap<Vec<TargetHealth>>>,
+}
+
+#[derive(Debug)]
+struct Provider {
+    args: ProviderArgs,
+    reserved: HashMap<Uid, (HostName, Instant)>,
+    verdicts: HashMap<HostName, TargetHealth>,
+    told_ready: Option<Truth>,
+    ready_since: SystemTime,
+    written_at: Option<Instant>,
+    timers: Timers<Alarm>,
+}
+
+impl Provider {
+    fn reserve(&mut self, uid: &Uid, placement: &Placement, now: Instant) -> Result<HostName, OpError> {
+        self.reserved.retain(|_, (_, at)| now.saturating_duration_since(*at) < RESERVED_FOR);
+        if let Some((host, _)) = self.reserved.get(uid) {
+            return Ok(host.clone());
+        }
+        let mut seats = Vec::with_capacity(self.args.hosts.len());
+        for (handle, entry) in self.args.hosts.iter().zip(&self.args.entry.hosts) {
+            let followed = handle.followed();
+            if followed.contains(uid) {
+                return Ok(handle.name.clone());
+            }
+            let waiting =
+                self.reserved.iter().filter(|(u, (h, _))| *h == handle.name && !followed.contains(*u)).count();
+            seats.push(Seat {
+                host: &handle.name,
+                capacity: entry.capacity,
+                taken: u32::try_from(followed.len() + waiting).unwrap_or(u32::MAX),
+                well: self.verdicts.get(&handle.name).is_none_or(|verdict| verdict.ready),
+            });
+        }
+        let host = host_for(&self.args.entry.name, &seats, placement, uid)?;
+        self.reserved.insert(uid.clone(), (host.clone(), now));
+        Ok(host)
+    }
+
+    fn start_host(&self, name: &HostName, ctx: &mut Ctx<ProviderMsg>) {
+        let pair = self.args.hosts.iter().zip(&self.args.entry.hosts).find(|(handle, _)| handle.name == *name);
+        if let Some((handle, entry)) = pair {
+            ctx.start(handle.spec(HostArgs {
+                provider: self.args.entry.name.clone(),
+                entry: entry.clone(),
+                operator: self.args.settings.operator.clone(),
+                claim: self.args.claim.clone(),
+                list_interval: self.args.settings.list_interval,
+            }));
+        }
+    }
+
+    fn check_all(&mut self, ctx: &mut Ctx<ProviderMsg>) {
+        for host in &self.args.hosts {
+            host.check(self.args.settings.check_timeout, ctx.tell(ProviderMsg::Checked));
+        }
+        let interval = self.args.settings.check_interval;
+        self.timers.arm_in(Alarm::Check, interval.mul_f64(0.95 + rand::random::<f64>() * 0.1));
+    }
+
+    fn checked(&mut self, checked: Checked, ctx: &mut Ctx<ProviderMsg>) {
+        let now = ctx.now();
+        let (ready, reason, message) = match &checked.result {
+            Ok(()) => (true, Reason::Healthy, Arc::from("the latest check succeeded")),
+            Err(error) => (false, error.reason, Arc::from(error.detail.as_str())),
+        };
+        let labels = [("provider", self.args.entry.name.to_string()), ("target", checked.host.to_string())];
+        metrics::gauge!(names::PROVIDER_TARGET_UP, &labels).set(if ready { 1.0 } else { 0.0 });
+        metrics::gauge!(names::PROVIDER_TARGET_CHECK_DURATION_SECONDS, &labels).set(checked.took.as_secs_f64());
+        let unix = now.wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        metrics::gauge!(names::PROVIDER_TARGET_CHECK_TIMESTAMP_SECONDS, &labels).set(unix.as_secs_f64());
+
+        let verdict = TargetHealth {
+            name: checked.host.clone(),
+            ready,
+            reason,
+            message,
+            latency: checked.took,
+            checked_at: now.wall,
+        };
+        let before = self.verdicts.insert(checked.host.clone(), verdict.clone());
+        let changed = before.as_ref().is_none_or(|b| (b.ready, b.reason) != (verdict.ready, verdict.reason));
+        if changed {
+            let (provider, host) = (&self.args.entry.name, &verdict.name);
+            if ready {
+                tracing::info!(%provider, %host, "provider target is well");
+            } else {
+                tracing::warn!(%provider, %host, %reason, message = %verdict.message, "provider target is not well");
+            }
+            if before.is_some() || !ready {
+                self.args.events.emit(Event {
+                    about: Subject::Provider(provider.clone()),
+                    severity: if ready { Severity::Normal } else { Severity::Warning },
+                    reason,
+                    note: format!("host `{host}`: {}", verdict.message),
+                });
+            }
+        }
+        let mut targets: Vec<_> = self.verdicts.values().cloned().collect();
+        targets.sort_by(|a, b| a.name.cmp(&b.name));
+        self.args.verdicts.store(Arc::new(targets.clone()));
+        let all_known = self.verdicts.len() == self.args.hosts.len();
+        let stale = self.written_at.is_none_or(|at| now.mono.saturating_duration_since(at) >= REWRITE_AFTER);
+        if all_known && (changed || stale) {
+            self.written_at = Some(now.mono);
+            self.write(targets, now.wall);
+        }
+    }
+
+    fn write(&mut self, targets: Vec<TargetHealth>, wall: SystemTime) {
+        let bad: Vec<_> = targets.iter().filter(|target| !target.ready).collect();
+        let (truth, reason, message) = match bad.first() {
+            None => (Truth::True, Reason::Healthy, "every target passed its latest check".to_owned()),
+            Some(first) => {
+                let all: Vec<_> = bad.iter().map(|t| format!("{}: {} ({})", t.name, t.reason, t.message)).collect();
+                (Truth::False, first.reason, all.join("; "))
+            }
+        };
+        if self.told_ready != Some(truth) {
+            self.told_ready = Some(truth);
+            self.ready_since = wall;
+        }
+        let ready =
+            Condition { kind: ConditionType::Ready, truth, reason, message: message.into(), since: self.ready_since };
+        self.args.records.provider_health(ProviderHealth {
+            entry: self.args.entry.name.clone(),
+            kind: self.args.entry.kind,
+            conditions: vec![ready],
+            targets,
+        });
+    }
+}
+
+impl Behavior for Provider {
+    const KIND: &'static str = "provider";
+    type Msg = ProviderMsg;
+    type Args = ProviderArgs;
+
+    fn init(args: ProviderArgs, ctx: &mut Ctx<ProviderMsg>) -> Result<Self, InitError> {
+        let mut timers = Timers::new(ctx.tell(ProviderMsg::Timer));
+        timers.arm_in(Alarm::Check, Duration::ZERO);
+        let provider = Self {
+            reserved: HashMap::new(),
+            verdicts: HashMap::new(),
+            told_ready: None,
+            ready_since: ctx.now().wall,
+            written_at: None,
+            timers,
+            args,
+        };
+        for host in provider.args.hosts.clone() {
+            provider.start_host(&host.name, ctx);
+        }
+        Ok(provider)
+    }
+
+    fn handle(&mut self, message: ProviderMsg, ctx: &mut Ctx<ProviderMsg>) {
+        match message {
+            ProviderMsg::Reserve(ask) => {
+                let answer = self.reserve(&ask.uid, &ask.placement, ctx.now().mono);
+                ask.tell.send(answer);
+            }
+            ProviderMsg::Checked(checked) => self.checked(checked, ctx),
+            ProviderMsg::Timer(fired) => match self.timers.accept(fired) {
+                Some(Alarm::Check) => self.check_all(ctx),
+                Some(Alarm::Revive(host)) => self.start_host(&host, ctx),
+                None => {}
+            },
+        }
+    }
+
+    fn child_ended(&mut self, end: ChildEnd, _: &mut Ctx<ProviderMsg>) {
+        let Exit::GaveUp(why) = &end.exit else { return };
+        tracing::error!(provider = %self.args.entry.name, host = %end.id, error = %why, "host is parked");
+        if let Some(name) = end.id.strip_prefix("host/").and_then(|name| HostName::parse(name).ok()) {
+            self.timers.arm_in(Alarm::Revive(name), REVIVE_AFTER);
+        }
+    }
+
+    fn stopping(&mut self, _: &mut Ctx<ProviderMsg>) -> Option<Lingering> {
+        // A changed or removed entry leaves no stale series behind; a restarted one sets them anew.
+        for host in &self.args.hosts {
+            let labels = [("provider", self.args.entry.name.to_string()), ("target", host.name.to_string())];
+            metrics::gauge!(names::PROVIDER_TARGET_UP, &labels).set(names::RETIRED);
+            metrics::gauge!(names::PROVIDER_TARGET_CHECK_DURATION_SECONDS, &labels).set(names::RETIRED);
+            metrics::gauge!(names::PROVIDER_TARGET_CHECK_TIMESTAMP_SECONDS, &labels).set(names::RETIRED);
+        }
+        None
+    }
+
+    fn supervision() -> Supervision {
+        // One host that keeps crashing must not take the entry's other hosts along.
+        Supervision {
+            strategy: Strategy::OneForOne,
+            intensity: Intensity { restarts: 5, within: Duration::from_secs(30) },
+            overflow: Overflow::Park,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The entries of the providers config as children, which come, change and go at run time.
+//!
+//! Owns the directory: which entries and hosts there are. Spoken to by the wiring (`configure`); the directory is read by
+//! everybody without asking. An entry that keeps crashing is parked and tried again; its siblings never notice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use crate::domain::id::{HostName, ProviderName};
+use crate::election::Claim;
+use crate::events::EventsHandle;
+use crate::host::HostHandle;
+use crate::kit::actor::InitError;
+use crate::kit::{
+    Behavior, ChildEnd, ChildSpec, Ctx, Env, Exit, Fired, Intensity, Overflow, Ref, Strategy, Supervision, Tell, Timers,
+};
+use crate::ports::{ProviderEntry, TargetHealth};
+use crate::provider::{ProviderArgs, ProviderHandle, ProviderSettings};
+use crate::records::RecordsHandle;
+
+/// An entry that crashed too often is started again after this.
+const REVIVE_AFTER: Duration = Duration::from_secs(60);
+
+/// One entry as everybody sees it.
+#[derive(Debug)]
+pub struct EntryCard {
+    pub entry: ProviderEntry,
+    pub provider: ProviderHandle,
+    pub hosts: HashMap<HostName, HostHandle>,
+    /// The latest verdict on each host; empty before the first check.
+    pub verdicts: Arc<ArcSwap<Vec<TargetHealth>>>,
+}
+
+/// Which entries there are. Read without waiting; written by `providers` only.
+#[derive(Debug, Clone, Default)]
+pub struct Directory(Arc<ArcSwap<HashMap<ProviderName, Arc<EntryCard>>>>);
+
+impl Directory {
+    pub fn entry(&self, name: &ProviderName) -> Option<Arc<EntryCard>> {
+        self.0.load().get(name).cloned()
+    }
+
+    /// All entries in order of name.
+    pub fn entries(&self) -> Vec<Arc<EntryCard>> {
+        let mut all: Vec<_> = self.0.load().values().cloned().collect();
+        all.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
+        all
+    }
+}
+
+/// The verbs of the providers.
+#[derive(Debug, Clone)]
+pub struct ProvidersHandle {
+    to: Ref<ProvidersMsg>,
+    directory: Directory,
+    /// The latest configuration, for a restart.
+    wanted: Arc<ArcSwap<Vec<ProviderEntry>>>,
+}
+
+impl ProvidersHandle {
+    pub fn new(entries: Vec<ProviderEntry>) -> Self {
+        Self {
+            to: Ref::new("providers"),
+            directory: Directory::default(),
+            wanted: Arc::new(ArcSwap::from_pointee(entries)),
+        }
+    }
+
+    pub fn directory(&self) -> Directory {
+        self.directory.clone()
+    }
+
+    /// The whole configuration anew: entries that did not change are left alone.
+    pub fn configure(&self, entries: Vec<ProviderEntry>) {
+        self.wanted.store(Arc::new(entries));
+        self.to.cast_or_drop(ProvidersMsg::Configured);
+    }
+
+    pub fn spec(&self, args: ProvidersArgs) -> ChildSpec {
+        let (directory, wanted) = (self.directory.clone(), self.wanted.clone());
+        ChildSpec::of::<Providers>("providers", &self.to, move || (args.clone(), directory.clone(), wanted.clone()))
+            .stop_within(Duration::from_secs(15))
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct ProvidersArgs {
+    pub settings: ProviderSettings,
+    pub claim: Claim,
+    pub records: RecordsHandle,
+    pub events: EventsHandle,
+    /// Hears that entries came, changed or went.
+    pub changed: Tell<()>,
+}
+
+#[derive(Debug)]
+enum ProvidersMsg {
+    /// The wanted entries changed.
+    Configured,
+    /// A parked entry is tried again.
+    Timer(Fired<ProviderName>),
+}
+
+crate::named!(ProvidersMsg: Configured, Timer);
+
+#[derive(Debug)]
+struct Providers {
+    args: ProvidersArgs,
+    directory: Directory,
+    wanted: Arc<ArcSwap<Vec<ProviderEntry>>>,
+    timers: Timers<ProviderName>,
+}
+
+impl Providers {
+    /// Brings the directory and the children to what is wanted.
+    fn settle(&mut self, ctx: &mut Ctx<ProvidersMsg>) {
+        let wanted = self.wanted.load_full();
+        let old = self.directory.0.load_full();
+        let mut new = HashMap::with_capacity(wanted.len());
+        let mut changed = false;
+        for entry in wanted.iter() {
+            let before = old.get(&entry.name);
+            let card = match before {
+                Some(card) if card.entry.revision == entry.revision => card.clone(),
+                Some(_) | None => {
+                    changed = true;
+                    tracing::info!(provider = %entry.name, kind = entry.kind, changed = before.is_some(), "provider configured");
+                    Arc::new(card(entry, before.map(|card| &**card), ctx.env()))
+                }
+            };
+            new.insert(entry.name.clone(), card);
+        }
+        for name in old.keys().filter(|name| !new.contains_key(*name)) {
+            changed = true;
+            tracing::info!(provider = %name, "provider is no longer configured");
+            self.args.records.remove_provider_health(name);
+        }
+        self.directory.0.store(Arc::new(new.clone()));
+        for (name, card) in &old.iter().collect::<Vec<_>>() {
+            if !new.get(*name).is_some_and(|now| Arc::ptr_eq(now, card)) {
+                // A changed entry starts anew when its old child has ended.
+                ctx.stop_child(&child_id(name));
+            }
+        }
+        for name in new.keys() {
+            self.start(name, ctx);
+        }
+        if changed {
+            self.args.changed.send(());
+        }
+    }
+
+    /// Starts the entry unless it runs, or its old incarnation is still ending.
+    fn start(&self, name: &ProviderName, ctx: &mut Ctx<ProvidersMsg>) {
+        let Some(card) = self.directory.entry(name) else { return };
+        if ctx.has_child(&child_id(name)) {
+            return;
+        }
+        let hosts = card.entry.hosts.iter().filter_map(|host| card.hosts.get(&host.name).cloned()).collect();
+        ctx.start(card.provider.spec(ProviderArgs {
+            entry: card.entry.clone(),
+            hosts,
+            settings: self.args.settings.clone(),
+            claim: self.args.claim.clone(),
+            records: self.args.records.clone(),
+            events: self.args.events.clone(),
+            verdicts: card.verdicts.clone(),
+        }));
+    }
+}
+
+/// Hosts that stay keep their handles, and with them their followers.
+fn card(entry: &ProviderEntry, before: Option<&EntryCard>, env: &Arc<Env>) -> EntryCard {
+    let host = |name: &HostName| {
+        let kept = before.and_then(|card| card.hosts.get(name)).cloned();
+        (name.clone(), kept.unwrap_or_else(|| HostHandle::new(env, &entry.name, name)))
+    };
+    EntryCard {
+        entry: entry.clone(),
+        provider: before.map_or_else(|| ProviderHandle::new(&entry.name), |card| card.provider.clone()),
+        hosts: entry.hosts.iter().map(|h| host(&h.name)).collect(),
+        verdicts: Arc::default(),
+    }
+}
+
+fn child_id(name: &ProviderName) -> Arc<str> {
+    name.as_str().into()
+}
+
+impl Behavior for Providers {
+    const KIND: &'static str = "providers";
+    type Msg = ProvidersMsg;
+    type Args = (ProvidersArgs, Directory, Arc<ArcSwap<Vec<ProviderEntry>>>);
+
+    fn init((args, directory, wanted): Self::Args, ctx: &mut Ctx<ProvidersMsg>) -> Result<Self, InitError> {
+        let mut providers = Self { args, directory, wanted, timers: Timers::new(ctx.tell(ProvidersMsg::Timer)) };
+        providers.settle(ctx);
+        Ok(providers)
+    }
+
+    fn handle(&mut self, message: ProvidersMsg, ctx: &mut Ctx<ProvidersMsg>) {
+        match message {
+            ProvidersMsg::Configured => self.settle(ctx),
+            ProvidersMsg::Timer(fired) => {
+                if let Some(name) = self.timers.accept(fired) {
+                    self.start(&name, ctx);
+                }
+            }
+        }
+    }
+
+    fn child_ended(&mut self, end: ChildEnd, ctx: &mut Ctx<ProvidersMsg>) {
+        let Ok(name) = ProviderName::parse(&end.id) else { return };
+        if let Exit::GaveUp(why) = &end.exit {
+            tracing::error!(provider = %name, error = %why, "provider is parked");
+            self.timers.arm_in(name, REVIVE_AFTER);
+        } else {
+            self.start(&name, ctx);
+        }
+    }
+
+    fn supervision() -> Supervision {
+        Supervision {
+            strategy: Strategy::OneForOne,
+            intensity: Intensity { restarts: 5, within: Duration::from_secs(30) },
+            overflow: Overflow::Park,
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! The index of the fleet: one actor per Proxy, started, replaced, parked and forgotten here.
+//!
+//! Owns who lives, by uid. Spoken to by the watch and by `providers`. Decides nothing about a Proxy's life but this: one
+//! that keeps crashing is parked, so that it never takes its siblings down; any accepted change, or a long delay, wakes
+//! it; and where somebody gave its instance up (`skip-cleanup`), the deletion of a parked one is completed here.
+//!
+//! ```text
+//!   Up -- ends unasked --> Up (again) -- too often --> Parked -- change or delay --> Up
+//!    '-- object gone, or another uid --> Ending --> forgotten, or Up with the new object
+//! ```
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::domain::id::{ProxyKey, Uid};
+use crate::domain::reason::Reason;
+use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
+use crate::kit::actor::InitError;
+use crate::kit::{Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Ref, Timers};
+use crate::ports::{Applied, Event, Rejected, Severity, Subject};
+use crate::proxy::{ProxyHandle, Wires};
+
+/// More ends than this within the window, and it is parked.
+const CRASHES: usize = 3;
+const CRASH_WINDOW: Duration = Duration::from_secs(60);
+
+/// A parked Proxy is tried again after this, though nothing changed: what made it crash may have gone.
+const REVIVE_AFTER: Duration = Duration::from_secs(600);
+
+/// The verbs of the fleet's index.
+#[derive(Debug, Clone)]
+pub struct ProxiesHandle(Ref<ProxiesMsg>);
+
+impl ProxiesHandle {
+    #[expect(clippy::new_without_default, reason = "a handle is made once, for its actor")]
+    pub fn new() -> Self {
+        Self(Ref::new("proxies"))
+    }
+
+    pub fn spec(&self, wires: Arc<Wires>) -> ChildSpec {
+        // Thousands of children end together; each needs a moment on two cores.
+        ChildSpec::of::<Proxies>("proxies", &self.0, move || wires.clone()).stop_within(Duration::from_secs(20))
+    }
+
+    pub fn applied(&self, applied: Applied) {
+        self.0.cast_or_drop(ProxiesMsg::Applied(Box::new(applied)));
+    }
+
+    pub fn rejected(&self, rejected: Rejected) {
+        self.0.cast_or_drop(ProxiesMsg::Rejected(Box::new(rejected)));
+    }
+
+    pub fn gone(&self, key: ProxyKey, uid: Uid) {
+        self.0.cast_or_drop(ProxiesMsg::Gone(key, uid));
+    }
+
+    pub fn synced(&self, living: Vec<(ProxyKey, Uid)>) {
+        self.0.cast_or_drop(ProxiesMsg::Synced(living));
+    }
+
+    pub fn secret_changed(&self, namespace: Arc<str>, name: Arc<str>) {
+        self.0.cast_or_drop(ProxiesMsg::SecretChanged(namespace, name));
+    }
+
+    /// Entries of the providers config came, changed or went.
+    pub fn providers_changed(&self) {
+        self.0.cast_or_drop(ProxiesMsg::ProvidersChanged);
+    }
+}
+
+enum ProxiesMsg {
+    /// An object is there.
+    Applied(Box<Applied>),
+    /// An object is there and not valid.
+    Rejected(Box<Rejected>),
+    /// The object of this uid is gone.
+    Gone(ProxyKey, Uid),
+    /// Who is not in the list is gone.
+    Synced(Vec<(ProxyKey, Uid)>),
+    SecretChanged(Arc<str>, Arc<str>),
+    ProvidersChanged,
+    /// The given-up instance of a parked Proxy was told of; its finalizer may go.
+    GivenUp(ProxyKey, Uid),
+    /// A parked one is tried again.
+    Timer(Fired<ProxyKey>),
+}
+
+crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, GivenUp, Timer);
+
+struct Member {
+    applied: Applied,
+    /// The object has a newer generation that is not valid.
+    rejected: Option<Rejected>,
+    proxy: ProxyHandle,
+    life: Life,
+    crashes: VecDeque<Instant>,
+}
+
+enum Life {
+    Up,
+    /// Its object is gone; the actor ends. The object that has its name now, if any, comes next.
+    Ending(Option<Applied>),
+    Parked {
+        why: String,
+    },
+}
+
+struct Proxies {
+    wires: Arc<Wires>,
+    members: HashMap<ProxyKey, Member>,
+    timers: Timers<ProxyKey>,
+}
+
+impl Proxies {
+    fn applied(&mut self, applied: Applied, ctx: &mut Ctx<ProxiesMsg>) {
+        let key = applied.desired.key.clone();
+        let Some(member) = self.members.get_mut(&key) else {
+            return self.welcome(applied, ctx);
+        };
+        if member.applied.desired.uid != applied.desired.uid {
+            // The name was given to another object: nothing of the old one passes to it.
+            match &mut member.life {
+                Life::Ending(next) => *next = Some(applied),
+                Life::Up => {
+                    member.life = Life::Ending(Some(applied));
+                    ctx.stop_child(&child_id(&key));
+                }
+                Life::Parked { .. } => {
+                    self.forget(&key, ctx);
+                    self.welcome(applied, ctx);
+                }
+            }
+            return;
+        }
+        let changed = member.applied.desired != applied.desired || member.rejected.is_some();
+        member.applied = applied;
+        member.rejected = None;
+        match &member.life {
+            Life::Up => member.proxy.desired(member.applied.clone()),
+            Life::Ending(_) => {}
+            Life::Parked { .. } if member.applied.desired.deleting && member.applied.desired.annotations.skip_cleanup => {
+                self.give_up(&key, ctx);
+            }
+            Life::Parked { .. } if changed => self.wake(&key, ctx),
+            Life::Parked { .. } => {}
+        }
+    }
+
+    fn welcome(&mut self, applied: Applied, ctx: &mut Ctx<ProxiesMsg>) {
+        let key = applied.desired.key.clone();
+        let proxy = ProxyHandle::new(&key);
+        let member = Member { applied, rejected: None, proxy, life: Life::Up, crashes: VecDeque::new() };
+        self.members.insert(key.clone(), member);
+        self.start(&key, ctx);
+    }
+
+    fn start(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
+        let Some(member) = self.members.get_mut(key) else { return };
+        member.life = Life::Up;
+        let spec = member.proxy.spec(
+            child_id(key),
+            member.applied.clone(),
+            member.rejected.clone(),
+            self.wires.clone(),
+        );
+        ctx.start(spec);
+    }
+
+    fn rejected(&mut self, rejected: Rejected) {
+        match self.members.get_mut(&rejected.key).filter(|member| member.applied.desired.uid == rejected.uid) {
+            Some(member) => {
+                member.rejected = Some(rejected.clone());
+                if matches!(member.life, Life::Up) {
+                    member.proxy.rejected(rejected);
+                }
+            }
+            // There is no good version to go on with: it is told on the object, and nothing else happens.
+            None => self.tell_invalid(&rejected),
+        }
+    }
+
+    fn tell_invalid(&self, rejected: &Rejected) {
+        let now = self.wires.clock_now();
+        let condition = |kind, truth| Condition {
+            kind,
+            truth,
+            reason: Reason::SpecInvalid,
+            message: rejected.message.as_str().into(),
+            since: now.wall,
+        };
+        let status = Status {
+            phase: Phase::Failed,
+            observed_generation: rejected.generation,
+            provider_id: None,
+            address: None,
+            endpoint: None,
+            exit_ip: None,
+            last_probe: None,
+            recreated: None,
+            conditions: vec![condition(ConditionType::Ready, Truth::False)],
+        };
+        tracing::warn!(proxy = %rejected.key, error = %rejected.message, "proxy is not valid");
+        self.wires.records.status(&rejected.key, &rejected.uid, status);
+    }
+
+    fn gone(&mut self, key: &ProxyKey, uid: &Uid, ctx: &mut Ctx<ProxiesMsg>) {
+        let Some(member) = self.members.get_mut(key).filter(|member| member.applied.desired.uid == *uid) else {
+            // An object that was never valid may have had a status to be written.
+            return self.wires.records.forget(uid);
+        };
+        match member.life {
+            Life::Up => {
+                member.life = Life::Ending(None);
+                ctx.stop_child(&child_id(key));
+            }
+            Life::Ending(_) => {}
+            Life::Parked { .. } => self.forget(key, ctx),
+        }
+    }
+
+    fn synced(&mut self, living: Vec<(ProxyKey, Uid)>, ctx: &mut Ctx<ProxiesMsg>) {
+        let living: HashSet<_> = living.into_iter().collect();
+        let gone: Vec<_> = self
+            .members
+            .iter()
+            .map(|(key, member)| (key.clone(), member.applied.desired.uid.clone()))
+            .filter(|pair| !living.contains(pair))
+            .collect();
+        for (key, uid) in gone {
+            self.gone(&key, &uid, ctx);
+        }
+    }
+
+    /// Takes everything back that a Proxy's actor has out: it may have ended without a chance to do so itself.
+    fn take_back(&self, member: &Member) {
+        let desired = &member.applied.desired;
+        self.wires.leases.remove(&desired.key, &desired.uid);
+        self.wires.probes.untrack(&desired.uid);
+        for entry in self.wires.directory.entries() {
+            for host in entry.hosts.values() {
+                host.unfollow(&desired.uid);
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
+        let Some(member) = self.members.remove(key) else { return };
+        self.timers.cancel(key);
+        ctx.unmark_parked(&child_id(key));
+        self.take_back(&member);
+        let desired = &member.applied.desired;
+        self.wires.board.remove(key, &desired.uid);
+        self.wires.records.forget(&desired.uid);
+        tracing::info!(proxy = %key, "proxy is gone");
+    }
+
+    fn ended(&mut self, key: &ProxyKey, exit: &Exit, ctx: &mut Ctx<ProxiesMsg>) {
+        let now = ctx.now().mono;
+        let Some(member) = self.members.get_mut(key) else { return };
+        if let Life::Ending(next) = &mut member.life {
+            let next = next.take();
+            self.forget(key, ctx);
+            if let Some(applied) = next {
+                self.welcome(applied, ctx);
+            }
+            return;
+        }
+        member.crashes.push_back(now);
+        while member.crashes.front().is_some_and(|&at| now.saturating_duration_since(at) > CRASH_WINDOW) {
+            member.crashes.pop_front();
+        }
+        if member.crashes.len() <= CRASHES {
+            return self.start(key, ctx);
+        }
+        let why = exit_text(exit);
+        tracing::error!(proxy = %key, error = %why, "proxy is parked: its actor keeps crashing");
+        member.life = Life::Parked { why: why.clone() };
+        member.crashes.clear();
+        self.timers.arm_in(key.clone(), REVIVE_AFTER);
+        ctx.mark_parked(&child_id(key), "proxy");
+        self.park(key, &why, ctx);
+    }
+
+    fn park(&self, key: &ProxyKey, why: &str, ctx: &Ctx<ProxiesMsg>) {
+        let Some(member) = self.members.get(key) else { return };
+        let desired = &member.applied.desired;
+        self.wires.leases.withdraw(&desired.key, &desired.uid);
+        self.wires.probes.untrack(&desired.uid);
+        let shown = self.wires.board.get(key).filter(|view| view.uid == desired.uid);
+        let before = shown.as_ref().map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
+        let status = parked_status(before.as_deref(), desired.generation, desired.deleting, why, ctx.now().wall);
+        if let Some(view) = shown {
+            let mut view = (*view).clone();
+            view.status = Arc::new(status.clone());
+            self.wires.board.put(view);
+        }
+        self.wires.records.status(key, &desired.uid, status);
+        self.wires.events.emit(Event {
+            about: Subject::Proxy(key.clone(), desired.uid.clone()),
+            severity: Severity::Warning,
+            reason: Reason::Crashed,
+            note: format!("its actor keeps crashing and is parked: {why}"),
+        });
+        if desired.deleting && desired.annotations.skip_cleanup {
+            self.give_up(key, ctx);
+        }
+    }
+
+    fn wake(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
+        if self.members.get(key).is_some_and(|member| matches!(member.life, Life::Parked { .. })) {
+            self.timers.cancel(key);
+            tracing::info!(proxy = %key, "parked proxy is tried again");
+            self.start(key, ctx);
+        }
+    }
+
+    /// Completes the deletion of a parked Proxy whose instance was given up: tells what may be left, then lets go.
+    fn give_up(&self, key: &ProxyKey, ctx: &Ctx<ProxiesMsg>) {
+        let Some(member) = self.members.get(key) else { return };
+        let desired = &member.applied.desired;
+        let recorded = self.wires.board.get(key).map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
+        let left = recorded.and_then(|status| status.provider_id.clone());
+        let note = match (left, &desired.host) {
+            (Some(id), _) => format!("skip-cleanup: the instance {id} may be left behind"),
+            (None, Some(host)) => format!("skip-cleanup: an instance of uid {} may be left on host `{host}`", desired.uid),
+            (None, None) => "skip-cleanup: no instance is known".to_owned(),
+        };
+        let event = Event {
+            about: Subject::Proxy(key.clone(), desired.uid.clone()),
+            severity: Severity::Warning,
+            reason: Reason::CleanupSkipped,
+            note,
+        };
+        let (key, uid) = (key.clone(), desired.uid.clone());
+        let told = ctx.tell(move |()| ProxiesMsg::GivenUp(key.clone(), uid.clone()));
+        // An event that cannot be written is in the log as an error: the deletion goes on either way.
+        self.wires.events.emit_acked(event, move |_written_or_logged| told.send(()));
+    }
+}
+
+fn exit_text(exit: &Exit) -> String {
+    match exit {
+        Exit::Normal => "it ended by itself".to_owned(),
+        Exit::Asked => "it was asked to stop".to_owned(),
+        Exit::Failed(why) | Exit::GaveUp(why) => why.clone(),
+        Exit::Killed => "it was killed".to_owned(),
+        Exit::Abandoned => "it was stuck in a message and left behind".to_owned(),
+    }
+}
+
+fn parked_status(
+    before: Option<&Status>,
+    generation: i64,
+    deleting: bool,
+    why: &str,
+    now: std::time::SystemTime,
+) -> Status {
+    let message = if deleting {
+        format!(
+            "the operator keeps failing on this Proxy ({why}); to delete it without its instance, annotate it crawl.example.com/skip-cleanup: \"true\""
+        )
+    } else {
+        format!("the operator keeps failing on this Proxy ({why}); any change of it makes it try again")
+    };
+    let mut status = before.cloned().unwrap_or(Status {
+        phase: Phase::Failed,
+        observed_generation: generation,
+        provider_id: None,
+        address: None,
+        endpoint: None,
+        exit_ip: None,
+        last_probe: None,
+        recreated: None,
+        conditions: Vec::new(),
+    });
+    status.phase = if deleting { Phase::Deleting } else { Phase::Failed };
+    status.observed_generation = generation;
+    status.conditions.retain(|condition| condition.kind != ConditionType::Ready);
+    status.conditions.insert(
+        0,
+        Condition {
+            kind: ConditionType::Ready,
+            truth: Truth::False,
+            reason: Reason::Crashed,
+            message: message.into(),
+            since: now,
+        },
+    );
+    status.keeping_transitions_of(before)
+}
+
+fn child_id(key: &ProxyKey) -> Arc<str> {
+    format!("proxy/{key}").into()
+}
+
+impl Behavior for Proxies {
+    const KIND: &'static str = "proxies";
+    type Msg = ProxiesMsg;
+    type Args = Arc<Wires>;
+
+    fn init(wires: Self::Args, ctx: &mut Ctx<ProxiesMsg>) -> Result<Self, InitError> {
+        Ok(Self { wires, members: HashMap::new(), timers: Timers::new(ctx.tell(ProxiesMsg::Timer)) })
+    }
+
+    fn handle(&mut self, message: ProxiesMsg, ctx: &mut Ctx<ProxiesMsg>) {
+        match message {
+            ProxiesMsg::Applied(applied) => self.applied(*applied, ctx),
+            ProxiesMsg::Rejected(rejected) => self.rejected(*rejected),
+            ProxiesMsg::Gone(key, uid) => self.gone(&key, &uid, ctx),
+            ProxiesMsg::Synced(living) => self.synced(living, ctx),
+            ProxiesMsg::SecretChanged(namespace, name) => {
+                for (key, member) in &self.members {
+                    if key.namespace() == &*namespace && member.applied.desired.uses_secret(&name) {
+                        member.proxy.secret_changed();
+                    }
+                }
+            }
+            ProxiesMsg::ProvidersChanged => {
+                for member in self.members.values() {
+                    if member.applied.desired.provider().is_some() {
+                        member.proxy.provider_changed();
+                    }
+                }
+            }
+            ProxiesMsg::GivenUp(key, uid) => self.wires.records.release(&key, &uid, |released| {
+                if let Err(error) = released {
+                    tracing::warn!(%error, "finalizer of a parked proxy not dropped; the next change tries again");
+                }
+            }),
+            ProxiesMsg::Timer(fired) => {
+                if let Some(key) = self.timers.accept(fired) {
+                    self.wake(&key, ctx);
+                }
+            }
+        }
+    }
+
+    fn child_ended(&mut self, end: ChildEnd, ctx: &mut Ctx<ProxiesMsg>) {
+        if let Some(key) = end.id.strip_prefix("proxy/").and_then(|key| ProxyKey::parse(key).ok()) {
+            self.ended(&key, &end.exit, ctx);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The one writer of Proxy and ProviderHealth objects.
+//!
+//! Owns what is still to be written: finalizers first, statuses conflated by uid (the latest wins), so many writes at
+//! once and no more. Spoken to by proxy and provider actors. Writes only under a current claim; a write that fails is
+//! tried again with backoff, and its place is the memory it takes: one status a Proxy.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::backoff::Backoff;
+use crate::domain::error::{Class, OpError};
+use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
+use crate::domain::reason::Reason;
+use crate::domain::status::Status;
+use crate::election::Claim;
+use crate::kit::actor::InitError;
+use crate::kit::work::{Done, work};
+use crate::kit::{Behavior, ChildSpec, Ctx, Fired, Ref, Reply, Timers};
+use crate::names;
+use crate::ports::{ProviderHealth, Records};
+
+/// Writes under way at once. The API server is measured to take its best rate at 32.
+const AT_ONCE: usize = 32;
+
+/// One write must end by then; the API server itself gives up at 60 s, and a stuck write holds a place.
+const WRITE_WITHIN: Duration = Duration::from_secs(15);
+
+/// How a write of a finalizer or an annotation ended.
+pub type Written = Result<(), OpError>;
+
+fn lost() -> Written {
+    Err(OpError::effect_unknown(Reason::Lost, "the write was cut short"))
+}
+
+/// The verbs of the writer.
+#[derive(Debug, Clone)]
+pub struct RecordsHandle(Ref<RecordsMsg>);
+
+impl RecordsHandle {
+    #[expect(clippy::new_without_default, reason = "a handle is made once, for its actor")]
+    pub fn new() -> Self {
+        Self(Ref::new("records"))
+    }
+
+    pub fn spec(&self, records: Arc<dyn Records>, claim: Claim) -> ChildSpec {
+        ChildSpec::of::<Writer>("records", &self.0, move || (records.clone(), claim.clone()))
+    }
+
+    /// Sets the finalizer and the host.
+    pub fn adopt(
+        &self,
+        key: &ProxyKey,
+        uid: &Uid,
+        host: Option<HostName>,
+        done: impl FnOnce(Written) + Send + 'static,
+    ) {
+        self.urgent(key, uid, Change::Adopt(host), done);
+    }
+
+    /// Drops the finalizer.
+    pub fn release(&self, key: &ProxyKey, uid: &Uid, done: impl FnOnce(Written) + Send + 'static) {
+        self.urgent(key, uid, Change::Release, done);
+    }
+
+    pub fn annotate_drain(&self, key: &ProxyKey, uid: &Uid, drain: bool, done: impl FnOnce(Written) + Send + 'static) {
+        self.urgent(key, uid, Change::Drain(drain), done);
+    }
+
+    fn urgent(&self, key: &ProxyKey, uid: &Uid, change: Change, done: impl FnOnce(Written) + Send + 'static) {
+        let reply = Reply::new(done, lost);
+        self.0.cast_or_drop(RecordsMsg::Urgent(Box::new(Urgent { key: key.clone(), uid: uid.clone(), change, reply })));
+    }
+
+    /// Writes the status, or a later one of the same uid instead.
+    pub fn status(&self, key: &ProxyKey, uid: &Uid, status: Status) {
+        self.0.cast_or_drop(RecordsMsg::Status(key.clone(), uid.clone(), Box::new(status)));
+    }
+
+    /// The object is gone: what was still to be written of it is void.
+    pub fn forget(&self, uid: &Uid) {
+        self.0.cast_or_drop(RecordsMsg::Forget(uid.clone()));
+    }
+
+    pub fn provider_health(&self, health: ProviderHealth) {
+        self.0.cast_or_drop(RecordsMsg::Health(Box::new(health)));
+    }
+
+    pub fn remove_provider_health(&self, entry: &ProviderName) {
+        self.0.cast_or_drop(RecordsMsg::RemoveHealth(entry.clone()));
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Adopt(Option<HostName>),
+    Release,
+    Drain(bool),
+}
+
+#[derive(Debug)]
+struct Urgent {
+    key: ProxyKey,
+    uid: Uid,
+    change: Change,
+    reply: Reply<Written>,
+}
+
+/// What is conflated under one key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Slot {
+    Proxy(Uid),
+    Provider(ProviderName),
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    Status(ProxyKey, Uid, Box<Status>),
+    Health(Box<ProviderHealth>),
+    NoHealth(ProviderName),
+}
+
+#[derive(Debug)]
+enum RecordsMsg {
+    /// A finalizer or annotation, answered.
+    Urgent(Box<Urgent>),
+    /// The latest status of a Proxy.
+    Status(ProxyKey, Uid, Box<Status>),
+    /// Nothing of this uid is to be written any more.
+    Forget(Uid),
+    /// The latest health of a provider entry.
+    Health(Box<ProviderHealth>),
+    RemoveHealth(ProviderName),
+    /// An urgent write ended.
+    UrgentEnded,
+    /// A conflated write ended.
+    Ended(Slot, Done<Written>),
+    /// A failed write is due again.
+    Timer(Fired<Slot>),
+}
+
+crate::named!(RecordsMsg: Urgent, Status, Forget, Health, RemoveHealth, UrgentEnded, Ended, Timer);
+
+/// What is to be written under one slot, until it is.
+#[derive(Debug)]
+struct Pending {
+    content: Content,
+    /// Grows when newer content comes in.
+    version: u64,
+    writing: Option<u64>,
+    backoff: Backoff,
+}
+
+struct Writer {
+    records: Arc<dyn Records>,
+    claim: Claim,
+    urgent: VecDeque<Box<Urgent>>,
+    pending: HashMap<Slot, Pending>,
+    due: VecDeque<Slot>,
+    at_work: usize,
+    next: u64,
+    timers: Timers<Slot>,
+}
+
+impl Writer {
+    fn put(&mut self, slot: Slot, content: Content) {
+        if let Some(pending) = self.pending.get_mut(&slot) {
+            pending.content = content;
+            pending.version += 1;
+        } else {
+            let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
+            self.pending.insert(slot.clone(), Pending { content, version: 0, writing: None, backoff });
+            self.due.push_back(slot);
+        }
+    }
+
+    fn pump(&mut self, ctx: &mut Ctx<RecordsMsg>) {
+        while self.at_work < AT_ONCE {
+            if let Some(urgent) = self.urgent.pop_front() {
+                self.write_urgent(*urgent, ctx);
+            } else if let Some(slot) = self.due.pop_front() {
+                self.write(slot, ctx);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Starts one write. The work's own deadline answers, so nothing here waits.
+    fn begin(
+        &mut self,
+        kind: &'static str,
+        call: impl Future<Output = Written> + Send + 'static,
+        answer: impl FnOnce(Done<Written>) + Send + 'static,
+        ctx: &mut Ctx<RecordsMsg>,
+    ) {
+        metrics::counter!(names::API_WRITES_TOTAL, "kind" => kind).increment(1);
+        self.at_work += 1;
+        self.next += 1;
+        let deadline = ctx.now().mono + WRITE_WITHIN;
+        ctx.start(work(format!("op/{}", self.next), deadline, call, Reply::new(answer, || Done::Lost)));
+    }
+
+    fn write_urgent(&mut self, urgent: Urgent, ctx: &mut Ctx<RecordsMsg>) {
+        let Urgent { key, uid, change, reply } = urgent;
+        if !self.claim.may_mutate(ctx.now().mono) {
+            return reply.send(Err(OpError::new(Class::Cancelled, Reason::NotLeading, "this replica does not lead")));
+        }
+        let records = self.records.clone();
+        let kind = match change {
+            Change::Adopt(_) | Change::Release => "finalizer",
+            Change::Drain(_) => "annotation",
+        };
+        let call = async move {
+            match change {
+                Change::Adopt(host) => records.adopt(&key, &uid, host.as_ref()).await,
+                Change::Release => records.release(&key, &uid).await,
+                Change::Drain(drain) => records.annotate_drain(&key, &uid, drain).await,
+            }
+        };
+        let ended = ctx.tell(|()| RecordsMsg::UrgentEnded);
+        let answer = move |done: Done<Written>| {
+            reply.send(written(done));
+            ended.send(());
+        };
+        self.begin(kind, call, answer, ctx);
+    }
+
+    fn write(&mut self, slot: Slot, ctx: &mut Ctx<RecordsMsg>) {
+        let Some(pending) = self.pending.get_mut(&slot) else { return };
+        if !self.claim.may_mutate(ctx.now().mono) {
+            // Kept: if the claim comes back it is written; if another leads, the fleet is torn down and this with it.
+            self.timers.arm_in(slot, Duration::from_secs(1));
+            return;
+        }
+        pending.writing = Some(pending.version);
+        let (records, content) = (self.records.clone(), pending.content.clone());
+        let kind = content.kind();
+        let call = async move {
+            match content {
+                Content::Status(key, uid, status) => records.write_status(&key, &uid, &status).await,
+                Content::Health(health) => records.write_provider_health(&health).await,
+                Content::NoHealth(entry) => records.remove_provider_health(&entry).await,
+            }
+        };
+        let ended = ctx.tell(move |done| RecordsMsg::Ended(slot.clone(), done));
+        self.begin(kind, call, move |done| ended.send(done), ctx);
+    }
+
+    fn ended(&mut self, slot: Slot, done: Done<Written>) {
+        let Some(pending) = self.pending.get_mut(&slot) else { return };
+        let written_version = pending.writing.take();
+        match written(done) {
+            Ok(()) if written_version == Some(pending.version) => {
+                self.pending.remove(&slot);
+            }
+            Ok(()) => {
+                pending.backoff.reset();
+                self.due.push_back(slot);
+            }
+            // The object is gone, and there is nobody to tell.
+            Err(error) if error.class == Class::NotFound => {
+                self.pending.remove(&slot);
+            }
+            Err(error) => {
+                let after = pending.backoff.next(rand::random());
+                tracing::warn!(?slot, %error, retry_in_ms = after.as_millis(), "status not written");
+                self.timers.arm_in(slot, after);
+            }
+        }
+    }
+}
+
+impl Content {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Status(..) => "status",
+            Self::Health(_) | Self::NoHealth(_) => "providerhealth",
+        }
+    }
+}
+
+fn written(done: Done<Written>) -> Written {
+    match done {
+        Done::Finished(written) => written,
+        Done::Deadline => Err(OpError::effect_unknown(Reason::Timeout, "the write did not end in time")),
+        Done::Panicked(what) => Err(OpError::effect_unknown(Reason::Internal, what)),
+        Done::Lost => lost(),
+    }
+}
+
+impl Behavior for Writer {
+    const KIND: &'static str = "records";
+    type Msg = RecordsMsg;
+    type Args = (Arc<dyn Records>, Claim);
+
+    fn init((records, claim): Self::Args, ctx: &mut Ctx<RecordsMsg>) -> Result<Self, InitError> {
+        Ok(Self {
+            records,
+            claim,
+            urgent: VecDeque::new(),
+            pending: HashMap::new(),
+            due: VecDeque::new(),
+            at_work: 0,
+            next: 0,
+            timers: Timers::new(ctx.tell(RecordsMsg::Timer)),
+        })
+    }
+
+    fn handle(&mut self, message: RecordsMsg, ctx: &mut Ctx<RecordsMsg>) {
+        match message {
+            RecordsMsg::Urgent(urgent) => self.urgent.push_back(urgent),
+            RecordsMsg::Status(key, uid, status) => {
+                self.put(Slot::Proxy(uid.clone()), Content::Status(key, uid, status));
+            }
+            RecordsMsg::Forget(uid) => {
+                let slot = Slot::Proxy(uid);
+                self.timers.cancel(&slot);
+                self.pending.remove(&slot);
+            }
+            RecordsMsg::Health(health) => {
+                self.put(Slot::Provider(health.entry.clone()), Content::Health(health));
+            }
+            RecordsMsg::RemoveHealth(entry) => self.put(Slot::Provider(entry.clone()), Content::NoHealth(entry)),
+            RecordsMsg::UrgentEnded => self.at_work = self.at_work.saturating_sub(1),
+            RecordsMsg::Ended(slot, done) => {
+                self.at_work = self.at_work.saturating_sub(1);
+                self.ended(slot, done);
+            }
+            RecordsMsg::Timer(fired) => {
+                if let Some(slot) = self.timers.accept(fired) {
+                    self.due.push_back(slot);
+                }
+            }
+        }
+        self.pump(ctx);
+    }
+}

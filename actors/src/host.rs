@@ -45,7 +45,7 @@ pub enum Call {
 }
 
 impl Call {
-    fn kind(&self) -> CallKind {
+    pub fn kind(&self) -> CallKind {
         match self {
             Self::Get(_) => CallKind::Get,
             Self::Create(_) => CallKind::Create,
@@ -90,6 +90,27 @@ pub struct OpOutcome {
     pub kind: CallKind,
     /// The instance, for a get or create; `None` for a delete.
     pub result: Result<Option<Instance>, OpError>,
+}
+
+impl OpOutcome {
+    // What a reply says that was dropped unanswered: one for each kind, as it must not depend on anything.
+    pub(crate) fn lost_get() -> Self {
+        Self { kind: CallKind::Get, result: Err(OpError::transient(Reason::Lost, "the look at the instance was lost")) }
+    }
+
+    pub(crate) fn lost_create() -> Self {
+        Self {
+            kind: CallKind::Create,
+            result: Err(OpError::effect_unknown(Reason::Lost, "the end of the create was lost")),
+        }
+    }
+
+    pub(crate) fn lost_delete() -> Self {
+        Self {
+            kind: CallKind::Delete,
+            result: Err(OpError::effect_unknown(Reason::Lost, "the end of the delete was lost")),
+        }
+    }
 }
 
 /// What the periodic list shows of one instance.
@@ -171,6 +192,11 @@ impl HostHandle {
 
     pub fn unfollow(&self, uid: &Uid) {
         self.followers.remove(uid);
+    }
+
+    /// True if both are the same host's.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.followers, &other.followers)
     }
 
     /// The uids that are followed here: the living Proxies whose recorded host this is.

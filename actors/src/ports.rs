@@ -121,6 +121,8 @@ pub struct ProviderEntry {
     pub settle: Duration,
     /// An instance without an address for this long is told as `AddressTimeout`.
     pub address_timeout: Duration,
+    /// The backend may give instances credentials of their own, which only a look at the instance tells.
+    pub may_generate_credentials: bool,
 }
 
 impl fmt::Debug for ProviderEntry {

@@ -11,13 +11,14 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::domain::id::{ProxyKey, Uid};
+use crate::domain::lease_book::Absence;
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
 use crate::kit::actor::InitError;
-use crate::kit::{Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Ref, Timers};
+use crate::kit::{Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Ref, Tell, Timers};
 use crate::ports::{Applied, Event, Rejected, Severity, Subject};
 use crate::proxy::{ProxyHandle, Wires};
 
@@ -101,9 +102,7 @@ enum Life {
     Up,
     /// Its object is gone; the actor ends. The object that has its name now, if any, comes next.
     Ending(Option<Applied>),
-    Parked {
-        why: String,
-    },
+    Parked,
 }
 
 struct Proxies {
@@ -126,7 +125,7 @@ impl Proxies {
                     member.life = Life::Ending(Some(applied));
                     ctx.stop_child(&child_id(&key));
                 }
-                Life::Parked { .. } => {
+                Life::Parked => {
                     self.forget(&key, ctx);
                     self.welcome(applied, ctx);
                 }
@@ -137,13 +136,12 @@ impl Proxies {
         member.applied = applied;
         member.rejected = None;
         match &member.life {
-            Life::Up => member.proxy.desired(member.applied.clone()),
-            Life::Ending(_) => {}
-            Life::Parked { .. } if member.applied.desired.deleting && member.applied.desired.annotations.skip_cleanup => {
+            Life::Up => member.proxy.desired(member.applied.desired.clone()),
+            Life::Parked if member.applied.desired.deleting && member.applied.desired.annotations.skip_cleanup => {
                 self.give_up(&key, ctx);
             }
-            Life::Parked { .. } if changed => self.wake(&key, ctx),
-            Life::Parked { .. } => {}
+            Life::Parked if changed => self.wake(&key, ctx),
+            Life::Ending(_) | Life::Parked => {}
         }
     }
 
@@ -158,16 +156,12 @@ impl Proxies {
     fn start(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         let Some(member) = self.members.get_mut(key) else { return };
         member.life = Life::Up;
-        let spec = member.proxy.spec(
-            child_id(key),
-            member.applied.clone(),
-            member.rejected.clone(),
-            self.wires.clone(),
-        );
+        let spec =
+            member.proxy.spec(child_id(key), member.applied.clone(), member.rejected.clone(), self.wires.clone());
         ctx.start(spec);
     }
 
-    fn rejected(&mut self, rejected: Rejected) {
+    fn rejected(&mut self, rejected: Rejected, ctx: &Ctx<ProxiesMsg>) {
         match self.members.get_mut(&rejected.key).filter(|member| member.applied.desired.uid == rejected.uid) {
             Some(member) => {
                 member.rejected = Some(rejected.clone());
@@ -176,18 +170,17 @@ impl Proxies {
                 }
             }
             // There is no good version to go on with: it is told on the object, and nothing else happens.
-            None => self.tell_invalid(&rejected),
+            None => self.tell_invalid(&rejected, ctx.now().wall),
         }
     }
 
-    fn tell_invalid(&self, rejected: &Rejected) {
-        let now = self.wires.clock_now();
+    fn tell_invalid(&self, rejected: &Rejected, now: SystemTime) {
         let condition = |kind, truth| Condition {
             kind,
             truth,
             reason: Reason::SpecInvalid,
             message: rejected.message.as_str().into(),
-            since: now.wall,
+            since: now,
         };
         let status = Status {
             phase: Phase::Failed,
@@ -215,11 +208,12 @@ impl Proxies {
                 ctx.stop_child(&child_id(key));
             }
             Life::Ending(_) => {}
-            Life::Parked { .. } => self.forget(key, ctx),
+            Life::Parked => self.forget(key, ctx),
         }
     }
 
     fn synced(&mut self, living: Vec<(ProxyKey, Uid)>, ctx: &mut Ctx<ProxiesMsg>) {
+        self.wires.leases.synced(living.as_slice().into());
         let living: HashSet<_> = living.into_iter().collect();
         let gone: Vec<_> = self
             .members
@@ -275,7 +269,7 @@ impl Proxies {
         }
         let why = exit_text(exit);
         tracing::error!(proxy = %key, error = %why, "proxy is parked: its actor keeps crashing");
-        member.life = Life::Parked { why: why.clone() };
+        member.life = Life::Parked;
         member.crashes.clear();
         self.timers.arm_in(key.clone(), REVIVE_AFTER);
         ctx.mark_parked(&child_id(key), "proxy");
@@ -285,7 +279,7 @@ impl Proxies {
     fn park(&self, key: &ProxyKey, why: &str, ctx: &Ctx<ProxiesMsg>) {
         let Some(member) = self.members.get(key) else { return };
         let desired = &member.applied.desired;
-        self.wires.leases.withdraw(&desired.key, &desired.uid);
+        self.wires.leases.withdraw(&desired.key, &desired.uid, Absence::Unhealthy, Tell::nowhere());
         self.wires.probes.untrack(&desired.uid);
         let shown = self.wires.board.get(key).filter(|view| view.uid == desired.uid);
         let before = shown.as_ref().map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
@@ -308,7 +302,7 @@ impl Proxies {
     }
 
     fn wake(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
-        if self.members.get(key).is_some_and(|member| matches!(member.life, Life::Parked { .. })) {
+        if self.members.get(key).is_some_and(|member| matches!(member.life, Life::Parked)) {
             self.timers.cancel(key);
             tracing::info!(proxy = %key, "parked proxy is tried again");
             self.start(key, ctx);
@@ -319,11 +313,14 @@ impl Proxies {
     fn give_up(&self, key: &ProxyKey, ctx: &Ctx<ProxiesMsg>) {
         let Some(member) = self.members.get(key) else { return };
         let desired = &member.applied.desired;
-        let recorded = self.wires.board.get(key).map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
+        let recorded =
+            self.wires.board.get(key).map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
         let left = recorded.and_then(|status| status.provider_id.clone());
         let note = match (left, &desired.host) {
             (Some(id), _) => format!("skip-cleanup: the instance {id} may be left behind"),
-            (None, Some(host)) => format!("skip-cleanup: an instance of uid {} may be left on host `{host}`", desired.uid),
+            (None, Some(host)) => {
+                format!("skip-cleanup: an instance of uid {} may be left on host `{host}`", desired.uid)
+            }
             (None, None) => "skip-cleanup: no instance is known".to_owned(),
         };
         let event = Event {
@@ -349,13 +346,7 @@ fn exit_text(exit: &Exit) -> String {
     }
 }
 
-fn parked_status(
-    before: Option<&Status>,
-    generation: i64,
-    deleting: bool,
-    why: &str,
-    now: std::time::SystemTime,
-) -> Status {
+fn parked_status(before: Option<&Status>, generation: i64, deleting: bool, why: &str, now: SystemTime) -> Status {
     let message = if deleting {
         format!(
             "the operator keeps failing on this Proxy ({why}); to delete it without its instance, annotate it crawl.example.com/skip-cleanup: \"true\""
@@ -406,7 +397,7 @@ impl Behavior for Proxies {
     fn handle(&mut self, message: ProxiesMsg, ctx: &mut Ctx<ProxiesMsg>) {
         match message {
             ProxiesMsg::Applied(applied) => self.applied(*applied, ctx),
-            ProxiesMsg::Rejected(rejected) => self.rejected(*rejected),
+            ProxiesMsg::Rejected(rejected) => self.rejected(*rejected, ctx),
             ProxiesMsg::Gone(key, uid) => self.gone(&key, &uid, ctx),
             ProxiesMsg::Synced(living) => self.synced(living, ctx),
             ProxiesMsg::SecretChanged(namespace, name) => {

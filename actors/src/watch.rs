@@ -65,7 +65,7 @@ struct Args {
 
 enum WatchMsg {
     /// One fact from the source.
-    Event(Box<SourceEvent>, #[expect(dead_code, reason = "held until the event is handled")] Permit),
+    Event(Box<SourceEvent>, Permit),
 }
 
 crate::named!(WatchMsg: Event);

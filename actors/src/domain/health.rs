@@ -64,7 +64,10 @@ pub enum Verdict {
     Unknown,
     Healthy,
     /// `reason` and `detail` are those of the failure that made it so.
-    Unhealthy { reason: Reason, detail: Arc<str> },
+    Unhealthy {
+        reason: Reason,
+        detail: Arc<str>,
+    },
 }
 
 /// What one more probe came to: told by the probe pool to the Proxy's actor.
@@ -91,6 +94,15 @@ impl FailureDomain {
         match &desired.flavor {
             Flavor::Managed(managed) => desired.host.clone().map(|host| Self::Host(managed.provider.clone(), host)),
             Flavor::External(external) => Some(Self::External(external.endpoint.host.clone())),
+        }
+    }
+}
+
+impl std::fmt::Display for FailureDomain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host(provider, host) => write!(f, "{provider}/{host}"),
+            Self::External(host) => f.write_str(host),
         }
     }
 }

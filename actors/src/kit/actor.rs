@@ -145,6 +145,16 @@ impl<M: Named> Ctx<M> {
         self.children.contains(id)
     }
 
+    /// Shows a place in the tree where no actor runs: a child that is parked. Starting a child of that id replaces it.
+    pub fn mark_parked(&self, id: &ChildId, kind: &'static str) {
+        self.children.mark_parked(id, kind);
+    }
+
+    /// Takes the mark of a parked child away.
+    pub fn unmark_parked(&self, id: &ChildId) {
+        self.children.unmark_parked(id);
+    }
+
     pub fn child_count(&self) -> usize {
         self.children.len()
     }

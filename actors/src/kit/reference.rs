@@ -210,6 +210,13 @@ impl<T> Answer<T> {
     pub fn send(self, value: T) -> Result<(), T> {
         self.0.send(value)
     }
+
+    /// Hands the answer over where it does not matter that nobody waits for it.
+    pub fn give(self, value: T) {
+        if self.0.send(value).is_err() {
+            tracing::trace!("an answer found nobody waiting");
+        }
+    }
 }
 
 /// Why a call has no answer.

@@ -262,7 +262,8 @@ mod tests {
     #[test]
     fn our_own_look_counts_only_once_it_has_succeeded() {
         // `+` succeeds, `-` fails; the last one decides, if any succeeded before.
-        for (looks, suspect) in [("-", false), ("---", false), ("+", false), ("+-", true), ("-+-", true), ("+-+", false)]
+        for (looks, suspect) in
+            [("-", false), ("---", false), ("+", false), ("+-", true), ("-+-", true), ("+-+", false)]
         {
             let mut guard = TargetGuard::new(WINDOW);
             looks.chars().for_each(|look| guard.on_direct(&target(), look == '+'));

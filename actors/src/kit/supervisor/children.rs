@@ -73,13 +73,29 @@ impl Children {
             return false;
         }
         let id = spec.id.clone();
-        let path: Arc<str> = format!("{}/{id}", self.path).into();
+        let path = self.path_of(&id);
         let stat = self.env.registry.place(path, Some(self.path.clone()), spec.kind, spec.names);
         let restart = spec.restart;
         self.places.insert(id.clone(), Place { spec, stat, live: None });
         let effects = self.machine.start(id, restart);
         self.perform(effects);
         true
+    }
+
+    fn path_of(&self, id: &ChildId) -> Arc<str> {
+        format!("{}/{id}", self.path).into()
+    }
+
+    /// Lists a child that is not running, so that the tree shows it.
+    pub(crate) fn mark_parked(&self, id: &ChildId, kind: &'static str) {
+        let stat = self.env.registry.place(self.path_of(id), Some(self.path.clone()), kind, &[]);
+        stat.set_status(Status::Parked);
+    }
+
+    pub(crate) fn unmark_parked(&self, id: &ChildId) {
+        if let Some(stat) = self.env.registry.get(&self.path_of(id)).filter(|stat| stat.status() == Status::Parked) {
+            self.env.registry.remove(&stat);
+        }
     }
 
     /// Stops a child for good; its end is told.
@@ -163,6 +179,9 @@ impl Children {
                 Effect::Ended(end) => {
                     if let Some(place) = self.places.remove(&end.id) {
                         self.env.registry.remove(&place.stat);
+                        if matches!(end.exit, Exit::GaveUp(_)) {
+                            self.mark_parked(&end.id, place.spec.kind);
+                        }
                     }
                     outcome.ended.push(end);
                 }

@@ -1,0 +1,173 @@
+//! The root: wires every actor, and starts and stops them in order.
+//!
+//! An end of the root that nobody asked for ends the process; below it, each supervisor contains what it can.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use url::Url;
+
+use crate::board::Board;
+use crate::domain::id::OperatorId;
+use crate::domain::lease_book::Terms;
+use crate::domain::plan::Settings;
+use crate::election::{Claim, Unopposed};
+use crate::events::EventsHandle;
+use crate::fleet;
+use crate::kit::actor::InitError;
+use crate::kit::{Behavior, ChildSpec, Ctx, Env, Ref, Root};
+use crate::leases::{LeasesArgs, LeasesHandle};
+use crate::ports::{EventSink, Prober, ProviderEntry, ProxySource, Records, Secrets};
+use crate::probes::{ProbesArgs, ProbesHandle};
+use crate::provider::ProviderSettings;
+use crate::providers::{Directory, ProvidersArgs, ProvidersHandle};
+use crate::proxies::ProxiesHandle;
+use crate::proxy::{Deadlines, Wires};
+use crate::records::RecordsHandle;
+use crate::watch::WatchHandle;
+
+/// The world, as adapters of the ports.
+#[derive(Clone)]
+pub struct Ports {
+    pub source: Arc<dyn ProxySource>,
+    pub records: Arc<dyn Records>,
+    pub events: Arc<dyn EventSink>,
+    pub secrets: Arc<dyn Secrets>,
+    pub prober: Arc<dyn Prober>,
+}
+
+impl std::fmt::Debug for Ports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ports")
+    }
+}
+
+/// What the flags say.
+#[derive(Debug, Clone)]
+pub struct OperatorSettings {
+    pub operator: OperatorId,
+    /// The upper half of every fencing number; grows with each start where nobody else can lead.
+    pub epoch: u32,
+    pub life: Settings,
+    pub deadlines: Deadlines,
+    pub check_interval: Duration,
+    pub check_timeout: Duration,
+    pub health_workers: usize,
+    pub probe_target: Arc<Url>,
+    pub max_lease_ttl: Duration,
+    pub lease_cooldown: Duration,
+    pub serve_without_claim: bool,
+    /// Where election runs: a runtime whose workers nothing else can occupy.
+    pub edge: Option<tokio::runtime::Handle>,
+}
+
+/// What the servers and the wiring hold of a running operator.
+#[derive(Debug, Clone)]
+pub struct Handles {
+    pub env: Arc<Env>,
+    pub claim: Claim,
+    pub leases: LeasesHandle,
+    pub providers: ProvidersHandle,
+    pub directory: Directory,
+    pub board: Board,
+    pub watch: WatchHandle,
+}
+
+/// An operator that is wired and not started.
+#[derive(Debug)]
+pub struct Operator {
+    pub handles: Handles,
+    children: Vec<ChildSpec>,
+}
+
+impl Operator {
+    /// Makes every handle, so that all references are there before the first actor is.
+    pub fn wire(env: &Arc<Env>, ports: &Ports, entries: Vec<ProviderEntry>, settings: &OperatorSettings) -> Self {
+        let (election, claim) = Unopposed::spec(settings.epoch);
+        let election = match &settings.edge {
+            Some(edge) => election.on(edge),
+            None => election,
+        };
+        let records = RecordsHandle::new();
+        let events = EventsHandle::new(ports.events.clone());
+        let (probes, leases, proxies) = (ProbesHandle::new(), LeasesHandle::new(env), ProxiesHandle::new());
+        let (watch, board) = (WatchHandle::new(), Board::default());
+        let providers = ProvidersHandle::new(entries);
+        let directory = providers.directory();
+
+        let told = proxies.clone();
+        let providers_spec = providers.spec(ProvidersArgs {
+            settings: ProviderSettings {
+                operator: settings.operator.clone(),
+                list_interval: settings.life.list_interval,
+                check_interval: settings.check_interval,
+                check_timeout: settings.check_timeout,
+            },
+            claim: claim.clone(),
+            records: records.clone(),
+            events: events.clone(),
+            changed: crate::kit::Tell::new(move |()| told.providers_changed()),
+        });
+        let wires = Arc::new(Wires {
+            operator: settings.operator.clone(),
+            settings: settings.life.clone(),
+            deadlines: settings.deadlines,
+            claim: claim.clone(),
+            records: records.clone(),
+            events: events.clone(),
+            secrets: ports.secrets.clone(),
+            directory: directory.clone(),
+            probes: probes.clone(),
+            leases: leases.clone(),
+            board: board.clone(),
+        });
+        let members = vec![
+            leases.spec(LeasesArgs {
+                terms: Terms::new(settings.epoch, settings.max_lease_ttl, settings.lease_cooldown),
+                claim: claim.clone(),
+                serve_without_claim: settings.serve_without_claim,
+                look_now: probes.look_now(),
+            }),
+            probes.spec(ProbesArgs {
+                prober: ports.prober.clone(),
+                workers: settings.health_workers,
+                default_target: settings.probe_target.clone(),
+            }),
+            proxies.spec(wires),
+            watch.spec(ports.source.clone(), proxies),
+        ];
+        let children = vec![
+            election,
+            records.spec(ports.records.clone(), claim.clone()),
+            events.spec(),
+            providers_spec,
+            fleet::spec(Arc::new(move || members.clone())),
+        ];
+        let handles = Handles { env: env.clone(), claim, leases, providers, directory, board, watch };
+        Self { handles, children }
+    }
+
+    /// Starts everything, the servers last, so that nobody is answered before there is an answer.
+    pub fn start(self, servers: Vec<ChildSpec>) -> Root {
+        let children: Arc<[ChildSpec]> = self.children.into_iter().chain(servers).collect();
+        let root = ChildSpec::of::<Supervisor>("operator", &Ref::new("operator"), move || children.clone());
+        Root::start(&self.handles.env, root.stop_within(Duration::from_secs(60)))
+    }
+}
+
+struct Supervisor;
+
+impl Behavior for Supervisor {
+    const KIND: &'static str = "operator";
+    type Msg = ();
+    type Args = Arc<[ChildSpec]>;
+
+    fn init(children: Self::Args, ctx: &mut Ctx<()>) -> Result<Self, InitError> {
+        for child in children.iter() {
+            ctx.start(child.clone());
+        }
+        Ok(Self)
+    }
+
+    fn handle(&mut self, (): (), _: &mut Ctx<()>) {}
+}

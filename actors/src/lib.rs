@@ -20,3 +20,6 @@ pub mod proxies;
 pub mod proxy;
 pub mod records;
 pub mod watch;
+
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;

@@ -352,6 +352,7 @@ impl Proxy {
         let (key, uid) = (self.desired.key.clone(), self.desired.uid.clone());
         let left = || ctx.tell(ProxyMsg::LeasesLeft);
         match &plan.serving {
+            Serving::AsBefore => {}
             Serving::Offer(route) => {
                 let offer = Offer {
                     key: key.clone(),

@@ -26,6 +26,9 @@ const AT_ONCE: usize = 32;
 /// One write must end by then; the API server itself gives up at 60 s, and a stuck write holds a place.
 const WRITE_WITHIN: Duration = Duration::from_secs(15);
 
+/// A status waits this long for a newer one: what passes through three phases in a second is written once.
+const SETTLE: Duration = Duration::from_millis(500);
+
 /// How a write of a finalizer or an annotation ended.
 pub type Written = Result<(), OpError>;
 
@@ -170,7 +173,7 @@ impl Writer {
         } else {
             let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
             self.pending.insert(slot.clone(), Pending { content, version: 0, writing: None, backoff });
-            self.due.push_back(slot);
+            self.timers.arm_in(slot, SETTLE);
         }
     }
 

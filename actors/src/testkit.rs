@@ -1,0 +1,3 @@
+//! For tests: a whole operator on scripted ports, and the suite that every backend passes.
+
+pub mod world;

@@ -34,7 +34,7 @@ mod tests;
 /// Once one family has answered with addresses, the other gets this much longer (RFC 8305, "Resolution Delay").
 const OTHER_FAMILY_WITHIN: Duration = Duration::from_millis(50);
 /// A proxy that moved is found again within this time, whatever TTL its record has.
-const ANSWERS_KEPT_FOR: Duration = Duration::from_secs(60);
+const ANSWERS_KEPT_FOR: Duration = Duration::from_mins(1);
 /// A name that was just added to its zone should not stay unknown for the SOA's hour.
 const REFUSALS_KEPT_FOR: Duration = Duration::from_secs(5);
 /// Names whose standing is remembered. Over it all are forgotten: they are newcomers again, which costs little.

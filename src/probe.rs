@@ -17,18 +17,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use egress_actors::domain::desired::Scheme;
 use egress_actors::domain::health::{Probe, ProbeFault, ProbeOutcome};
-use egress_actors::domain::instance::Credentials;
 use egress_actors::ports::Prober;
-use rustls::pki_types::{CertificateDer, ServerName};
-use secrecy::ExposeSecret;
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use url::{Host, Url};
 
 use crate::dns::Dns;
 use crate::echo::EXIT_ADDRESS;
@@ -36,6 +31,7 @@ use crate::echo::EXIT_ADDRESS;
 mod ahead;
 mod dial;
 mod head;
+mod request;
 mod trust;
 mod verdict;
 
@@ -113,8 +109,8 @@ struct Look<'a> {
 
 impl Look<'_> {
     async fn run(mut self) -> Result<ExitIp, ProbeFault> {
-        let Some((host, port)) = authority(&self.probe.target) else {
-            return Err(self.verdict.no_target());
+        let Some((host, port)) = request::authority(&self.probe.target) else {
+            return Err(verdict::no_target());
         };
         if self.verdict.route == Route::Direct {
             let stream = self.dial(host.trim_matches(['[', ']']), port).await?;
@@ -146,7 +142,7 @@ impl Look<'_> {
 
     async fn tunnel_in_tls(self, stream: TcpStream, host: &str, port: u16) -> Result<ExitIp, ProbeFault> {
         *self.phase = Phase::ProxyTls;
-        let name = server_name(&self.probe.endpoint.host);
+        let name = trust::server_name(&self.probe.endpoint.host);
         let name = name.ok_or_else(|| self.verdict.no_server_name(Phase::ProxyTls))?;
         let stream = self.prober.tls.connect(name, stream).await;
         let stream = stream.map_err(|error| self.verdict.lost(Phase::ProxyTls, &error))?;
@@ -159,7 +155,7 @@ impl Look<'_> {
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         *self.phase = Phase::Connect;
-        let request = connect_request(host, port, self.probe.credentials.as_ref());
+        let request = request::connect(host, port, self.probe.credentials.as_ref());
         let mut buffer = Vec::with_capacity(head::FIRST_READ);
         let head = exchange(&mut stream, request.as_bytes(), &mut buffer).await;
         let head = head.map_err(|error| self.verdict.no_head(Phase::Connect, &error))?;
@@ -178,7 +174,7 @@ impl Look<'_> {
     {
         if self.probe.target.scheme() == "https" {
             *self.phase = Phase::TargetTls;
-            let name = self.probe.target.host_str().and_then(server_name);
+            let name = self.probe.target.host_str().and_then(trust::server_name);
             let name = name.ok_or_else(|| self.verdict.no_server_name(Phase::TargetTls))?;
             let stream = self.prober.tls.connect(name, Ahead::new(ahead, stream)).await;
             let mut stream = stream.map_err(|error| self.verdict.lost(Phase::TargetTls, &error))?;
@@ -192,7 +188,7 @@ impl Look<'_> {
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         *self.phase = Phase::Answer;
-        let head = exchange(stream, get_request(&self.probe.target).as_bytes(), buffer).await;
+        let head = exchange(stream, request::get(&self.probe.target).as_bytes(), buffer).await;
         let head = head.map_err(|error| self.verdict.no_head(Phase::Answer, &error))?;
         if !self.probe.expect_status.contains(&head.status) {
             return Err(self.verdict.unexpected(head, buffer));
@@ -217,61 +213,6 @@ where
         Err(error) => return Err(head::HeadError::Io(error)),
     }
     head::read(stream, buffer).await
-}
-
-/// Host (an IPv6 address in brackets) and port of a target.
-fn authority(target: &Url) -> Option<(&str, u16)> {
-    Some((target.host_str()?, target.port_or_known_default()?))
-}
-
-/// The name that a certificate must be for. IPv6 addresses may be in brackets.
-fn server_name(host: &str) -> Option<ServerName<'static>> {
-    let host = host.trim_matches(['[', ']']);
-    match host.parse::<IpAddr>() {
-        Ok(ip) => Some(ServerName::IpAddress(ip.into())),
-        // A name may be written with the dot of the root; certificates never have it.
-        Err(_) => ServerName::try_from(host.strip_suffix('.').unwrap_or(host).to_owned()).ok(),
-    }
-}
-
-fn connect_request(host: &str, port: u16, credentials: Option<&Credentials>) -> String {
-    use std::fmt::Write;
-    let mut request = String::with_capacity(256);
-    let _ = write!(request, "CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: egress-probe\r\n");
-    if let Some(credentials) = credentials {
-        request.push_str("Proxy-Authorization: Basic ");
-        request.push_str(&basic(credentials));
-        request.push_str("\r\n");
-    }
-    request.push_str("\r\n");
-    request
-}
-
-/// The token of `Basic` (RFC 7617).
-fn basic(credentials: &Credentials) -> String {
-    STANDARD.encode(format!("{}:{}", credentials.username, credentials.password.expose_secret()))
-}
-
-fn get_request(target: &Url) -> String {
-    let mut request = String::with_capacity(256);
-    request.push_str("GET ");
-    request.push_str(target.path());
-    if let Some(query) = target.query() {
-        request.push('?');
-        request.push_str(query);
-    }
-    request.push_str(" HTTP/1.1\r\nHost: ");
-    match target.host() {
-        Some(Host::Domain(name)) => request.push_str(name),
-        Some(Host::Ipv4(ip)) => request.push_str(&ip.to_string()),
-        Some(Host::Ipv6(ip)) => request.push_str(&format!("[{ip}]")),
-        None => {}
-    }
-    if let Some(port) = target.port() {
-        request.push_str(&format!(":{port}"));
-    }
-    request.push_str("\r\nUser-Agent: egress-probe\r\nAccept: */*\r\nConnection: close\r\n\r\n");
-    request
 }
 
 /// The caller's address as the target tells it; anything that is no address is not taken over.

@@ -8,21 +8,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that came with the answer to CONNECT belong to the tunnel; this gives them back to its reader.
 pub(super) struct Ahead<S> {
-    ahead: Vec<u8>,
+    bytes: Vec<u8>,
     taken: usize,
     stream: S,
 }
 
 impl<S> Ahead<S> {
-    pub(super) fn new(ahead: Vec<u8>, stream: S) -> Self {
-        Self { ahead, taken: 0, stream }
+    pub(super) fn new(bytes: Vec<u8>, stream: S) -> Self {
+        Self { bytes, taken: 0, stream }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let rest = &this.ahead[this.taken..];
+        let rest = &this.bytes[this.taken..];
         if rest.is_empty() {
             return Pin::new(&mut this.stream).poll_read(cx, buffer);
         }

@@ -1,9 +1,10 @@
 //! Whom a probe trusts over TLS: one configuration for all, with its own provider, never the process's.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tracing::{debug, warn};
 
@@ -42,6 +43,16 @@ pub(super) fn client_config(extra: &[CertificateDer<'static>]) -> Result<Arc<Cli
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     Ok(Arc::new(config))
+}
+
+/// The name that a certificate must be for. IPv6 addresses may be in brackets.
+pub(super) fn server_name(host: &str) -> Option<ServerName<'static>> {
+    let host = host.trim_matches(['[', ']']);
+    match host.parse::<IpAddr>() {
+        Ok(ip) => Some(ServerName::IpAddress(ip.into())),
+        // A name may be written with the dot of the root; certificates never have it.
+        Err(_) => ServerName::try_from(host.strip_suffix('.').unwrap_or(host).to_owned()).ok(),
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //!
 //! What peers say is quoted in printable ASCII, bounded, and without the proxy's credentials.
 
+use std::fmt::Write;
 use std::io;
 
 use egress_actors::domain::health::{Blame, Probe, ProbeFault};
@@ -13,8 +14,9 @@ use egress_actors::domain::reason::Reason;
 use rustix::io::Errno;
 use secrecy::ExposeSecret;
 
+use super::Route;
 use super::head::{Head, HeadError, LIMIT, is_closed};
-use super::{Route, authority, basic};
+use super::request::{authority, basic};
 use crate::dns::DnsError;
 
 #[cfg(test)]
@@ -88,11 +90,6 @@ impl Verdict<'_> {
                 target(Reason::TargetTimeout, format!("{} did not answer the request within {within:?}", self.target()))
             }
         }
-    }
-
-    /// The target's URL names no host; what accepts targets should have refused it.
-    pub(super) fn no_target(self) -> ProbeFault {
-        target(Reason::ConfigInvalid, "the probe target names no host and port: use an http or https URL".to_owned())
     }
 
     pub(super) fn not_resolved(self, error: &DnsError) -> ProbeFault {
@@ -192,7 +189,7 @@ impl Verdict<'_> {
         let line = self.quoted(head.status_line(buffer));
         let mut detail = format!("CONNECT {} was answered `{line}`", self.target());
         if let Some(squid) = &squid {
-            detail.push_str(&format!(", X-Squid-Error `{squid}`"));
+            let _ = write!(detail, ", X-Squid-Error `{squid}`");
         }
         let told = squid.as_deref().and_then(|said| said.split(' ').next());
         match (head.status, told) {
@@ -207,7 +204,7 @@ impl Verdict<'_> {
             }
             (300..400 | 511, _) => {
                 if let Some(to) = head.field(buffer, "location") {
-                    detail.push_str(&format!(", Location `{}`", self.quoted(to)));
+                    let _ = write!(detail, ", Location `{}`", self.quoted(to));
                 }
                 proxy(Reason::ProxyIntercepts, detail)
             }
@@ -224,7 +221,7 @@ impl Verdict<'_> {
         let expected = expected.join(" or ");
         let mut detail = format!("{} answered `{line}`, expected {expected}", self.target());
         if let Some(to) = head.field(buffer, "location") {
-            detail.push_str(&format!(", Location `{}`", self.quoted(to)));
+            let _ = write!(detail, ", Location `{}`", self.quoted(to));
         }
         // Behind TLS that verified, the target itself speaks. Without, a portal answers in its name.
         let redirect = matches!(head.status, 300..400 | 511);
@@ -260,6 +257,11 @@ impl Verdict<'_> {
         let said = said.trim();
         said.char_indices().nth(QUOTED).map_or_else(|| said.to_owned(), |(end, _)| format!("{}...", &said[..end]))
     }
+}
+
+/// The target's URL names no host; what accepts targets should have refused it.
+pub(super) fn no_target() -> ProbeFault {
+    target(Reason::ConfigInvalid, "the probe target names no host and port: use an http or https URL".to_owned())
 }
 
 fn proxy(reason: Reason, detail: String) -> ProbeFault {

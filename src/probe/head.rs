@@ -72,7 +72,7 @@ pub(super) async fn read<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut Vec<
         }
         let before = buffer.len();
         if buffer.capacity() == before {
-            buffer.reserve(before.clamp(FIRST_READ, LIMIT - before));
+            buffer.reserve(before.max(FIRST_READ).min(LIMIT - before));
         }
         match stream.read_buf(buffer).await {
             Ok(0) => return Err(HeadError::Closed(before)),

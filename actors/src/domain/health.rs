@@ -64,7 +64,10 @@ pub enum Verdict {
     Unknown,
     Healthy,
     /// `reason` and `detail` are those of the failure that made it so.
-    Unhealthy { reason: Reason, detail: Arc<str> },
+    Unhealthy {
+        reason: Reason,
+        detail: Arc<str>,
+    },
 }
 
 /// What one more probe came to: told by the probe pool to the Proxy's actor.

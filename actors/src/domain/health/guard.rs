@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::domain::id::{HostName, ProviderName};
 
-    const WINDOW: Duration = Duration::from_secs(120);
+    const WINDOW: Duration = Duration::from_mins(2);
 
     fn target() -> Arc<Url> {
         Arc::new(Url::parse("https://target.example/204").expect("valid"))
@@ -262,7 +262,8 @@ mod tests {
     #[test]
     fn our_own_look_counts_only_once_it_has_succeeded() {
         // `+` succeeds, `-` fails; the last one decides, if any succeeded before.
-        for (looks, suspect) in [("-", false), ("---", false), ("+", false), ("+-", true), ("-+-", true), ("+-+", false)]
+        for (looks, suspect) in
+            [("-", false), ("---", false), ("+", false), ("+-", true), ("-+-", true), ("+-+", false)]
         {
             let mut guard = TargetGuard::new(WINDOW);
             looks.chars().for_each(|look| guard.on_direct(&target(), look == '+'));

@@ -138,8 +138,7 @@ mod tests {
 
     #[test]
     fn a_recorded_ready_one_is_confirmed_by_one_success_and_withdrawn_by_the_first_failure() {
-        let rows =
-            [("p", "U"), ("t", "U"), (".pp", "HHH"), (".ppp", "HHHU"), ("Tp", "?U"), ("T.", "?H"), ("p.", "UU")];
+        let rows = [("p", "U"), ("t", "U"), (".pp", "HHH"), (".ppp", "HHHU"), ("Tp", "?U"), ("T.", "?H"), ("p.", "UU")];
         for (probes, verdicts) in rows {
             assert_eq!(run(Streak::presumed_healthy(), 3, 2, probes), verdicts, "{probes}");
         }

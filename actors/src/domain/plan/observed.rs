@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use url::Url;
 
 use super::tries::{Task, Tries};
-use super::{Plan, Serving, Settings, Step};
+use super::{Plan, Settings, Step};
 use crate::domain::backoff::Backoff;
 use crate::domain::clock::Now;
 use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Scheme, SecretRef};
@@ -107,7 +107,7 @@ pub struct Observed {
     pub(super) recreated: Option<Arc<str>>,
     pub(super) recreate_since: Option<Instant>,
     // The Secrets.
-    secret: Option<SecretRef>,
+    pub(super) secret: Option<SecretRef>,
     pub(super) credentials: Option<Credentials>,
     pub(super) user_data: Option<SecretBytes>,
     pub(super) secrets_stale: bool,

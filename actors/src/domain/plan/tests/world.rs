@@ -474,7 +474,8 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    // `PROPTEST_CASES` asks for more.
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(600), ..ProptestConfig::default() })]
 
     /// Whatever happens, the invariants of [`World::check`] hold; and once faults stop a deletion ends, with nothing of
     /// ours left that was not given up.
@@ -504,6 +505,7 @@ proptest! {
                 && world.shown == world.stored
                 && world.plan.wake.is_none()
                 && world.on_host.is_none()
+                && world.aside.is_none()
         };
         // Once as it is, and once more when the list has told what nobody had noticed.
         for _ in 0..2 {

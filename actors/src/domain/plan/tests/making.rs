@@ -75,7 +75,11 @@ fn what_came_about_otherwise_is_no_trouble_any_more() {
     assert_eq!(life.phase(), Phase::Failed);
     life.tell(|seen, now| seen.on_listed(Some(&running("1")), now));
     life.tell(|seen, now| seen.on_get(Ok(running("1")), now));
-    assert_eq!(life.condition(ConditionType::Provisioned), (Truth::True, Reason::Provisioned), "user data is not needed");
+    assert_eq!(
+        life.condition(ConditionType::Provisioned),
+        (Truth::True, Reason::Provisioned),
+        "user data is not needed"
+    );
 }
 
 #[test]

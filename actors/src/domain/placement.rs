@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn a_refusal_names_what_was_asked_and_what_there_is_and_says_whether_waiting_helps() {
-        let rows: &[(&[Row], Option<&str>, Class, &[&str])] = &[
+        type Refusal<'a> = (&'a [Row], Option<&'a str>, Class, &'a [&'a str]);
+        let rows: &[Refusal<'_>] = &[
             (&[("a", None, 0, true), ("b", None, 0, true)], Some("c"), Class::Permanent, &["`c`", "`kvm`", "`a`, `b`"]),
             (&[("a", Some(4), 4, true), ("b", Some(2), 3, true)], None, Class::Transient, &["`a` 4/4", "`b` 3/2"]),
             (&[("a", Some(4), 4, true), ("b", Some(2), 0, true)], Some("a"), Class::Transient, &["`a` 4/4"]),

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::domain::id::{HostName, ProviderName};
 
-    const WINDOW: Duration = Duration::from_secs(120);
+    const WINDOW: Duration = Duration::from_mins(2);
 
     fn target() -> Arc<Url> {
         Arc::new(Url::parse("https://target.example/204").expect("valid"))

@@ -1,0 +1,91 @@
+//! The end of a Proxy. It always can finish, whatever the state: no latch, no missing Secret, no pause and no read that
+//! fails stands in its way; and what is given up is told, and the telling is written, before the finalizer goes.
+
+use super::making::look;
+use super::view::{Backing, View};
+use super::{Intent, Serving, Step, Task, Wake};
+use crate::domain::id::HostName;
+use crate::domain::reason::Reason;
+
+pub(super) fn intent(view: &View<'_>) -> Intent {
+    let mut wake = Wake::default();
+    let step = next_step(view, &mut wake);
+    // A create, or a look for one, is not wanted any more; a delete is, unless the instance is given up.
+    let unwanted = |task| {
+        matches!(task, Task::Get | Task::Create) && view.seen.removal.is_none() || view.desired.annotations.skip_cleanup
+    };
+    Intent {
+        step,
+        cancel: view.seen.may_mutate && view.seen.on_host.is_some_and(|running| unwanted(running.task)),
+        wake,
+        serving: Serving::Withdraw { reason: Reason::Deleting },
+        track: None,
+        replacing: None,
+    }
+}
+
+fn next_step(view: &View<'_>, wake: &mut Wake) -> Step {
+    let seen = view.seen;
+    if !seen.may_mutate || seen.aside.is_some() {
+        return Step::Nothing;
+    }
+    let drained = |wake: &mut Wake| view.is_drained(seen.deleting_since.unwrap_or(view.now.mono), wake);
+    let Some(host) = seen.host.as_ref().filter(|_| view.managed().is_some()) else {
+        // External, or never created: a create needs a recorded host.
+        return if view.managed().is_some() || drained(wake) { release(view, wake) } else { Step::Nothing };
+    };
+    if view.desired.annotations.skip_cleanup {
+        return give_up(view, host, Reason::CleanupSkipped, wake);
+    }
+    match view.backing() {
+        Backing::NoProvider if drained(wake) => give_up(view, host, Reason::ProviderNotConfigured, wake),
+        Backing::NoHost if drained(wake) => give_up(view, host, Reason::HostNotConfigured, wake),
+        Backing::Unknown | Backing::NoProvider | Backing::NoHost => Step::Nothing,
+        Backing::There if seen.on_host.is_some() => Step::Nothing,
+        Backing::There if seen.cleaned => release(view, wake),
+        Backing::There => match &seen.removal {
+            Some(removal) if removal.asked => look(view, host, wake),
+            Some(_) if !view.is_past(seen.look_at, wake) => Step::Nothing,
+            None if !drained(wake) => Step::Nothing,
+            Some(_) | None if view.may_try(Task::Delete, wake) => {
+                Step::Delete { host: host.clone(), why: Reason::Deleting }
+            }
+            Some(_) | None => Step::Nothing,
+        },
+    }
+}
+
+fn give_up(view: &View<'_>, host: &HostName, reason: Reason, wake: &mut Wake) -> Step {
+    if view.seen.given_up || view.seen.cleaned {
+        return release(view, wake);
+    }
+    if view.may_try(Task::TellGivenUp, wake) {
+        return Step::EmitGivenUp { reason, note: what_may_be_left(view, host, reason) };
+    }
+    Step::Nothing
+}
+
+fn release(view: &View<'_>, wake: &mut Wake) -> Step {
+    if !view.desired.finalizer {
+        return Step::Done;
+    }
+    let written = view.seen.released_at.map(|at| at + view.settings.seen_within);
+    if view.is_past(written, wake) && view.may_try(Task::Release, wake) {
+        return Step::ReleaseFinalizer;
+    }
+    Step::Nothing
+}
+
+fn what_may_be_left(view: &View<'_>, host: &HostName, reason: Reason) -> String {
+    let entry = view.managed().map_or("?", |managed| managed.provider.as_str());
+    let why = match reason {
+        Reason::ProviderNotConfigured => format!("provider `{entry}` is not configured any more"),
+        Reason::HostNotConfigured => format!("host `{host}` of provider `{entry}` is not configured any more"),
+        _ => "the skip-cleanup annotation is set".to_owned(),
+    };
+    let instance = view.seen.provider_id().map_or_else(|| "an instance".to_owned(), |id| format!("the instance {id}"));
+    format!(
+        "{why}: {instance} of {} (uid {}) may be left on host `{host}` of provider `{entry}`; remove it there by hand",
+        view.desired.key, view.desired.uid
+    )
+}

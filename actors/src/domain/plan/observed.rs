@@ -1,0 +1,444 @@
+//! What one Proxy's actor has seen, and how each fact changes it.
+//!
+//! Facts only: what follows from them is [`plan`](super::plan)'s. Lost with the actor and gathered anew by its successor,
+//! which starts from the recorded status and doubts what its predecessor may have left running.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use url::Url;
+
+use super::tries::{Task, Tries};
+use super::{Plan, Settings, Step};
+use crate::domain::backoff::Backoff;
+use crate::domain::clock::Now;
+use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Scheme, SecretRef};
+use crate::domain::error::OpError;
+use crate::domain::health::Verdict;
+use crate::domain::id::{HostName, Uid};
+use crate::domain::instance::{Credentials, Instance, InstanceState, SecretBytes};
+use crate::domain::reason::Reason;
+use crate::domain::status::{LastProbe, Status};
+
+/// What is known of the provider that the Proxy names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ProviderSeen {
+    /// Nobody has told yet: nothing is done and nothing is given up.
+    #[default]
+    Unknown,
+    /// There is evidence that no such entry is configured.
+    NotConfigured,
+    Configured(ProviderFacts),
+}
+
+/// What a life depends on, out of a configured entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderFacts {
+    /// Changes when the entry's configuration does.
+    pub revision: u64,
+    pub hosts: Arc<[HostName]>,
+    /// How long after an effect that was not seen a look at the backend counts as clean.
+    pub settle: Duration,
+    /// An instance without an address for this long is told as `AddressTimeout`.
+    pub address_timeout: Duration,
+    /// The backend may give instances credentials of their own, which only a look tells: a Proxy recorded Ready is then
+    /// not offered after a restart before that look. True when in doubt.
+    pub may_generate_credentials: bool,
+}
+
+/// What was read for one Proxy. Never shows in `Debug`.
+#[derive(Debug, Clone, Default)]
+pub struct SecretsRead {
+    pub credentials: Option<Credentials>,
+    /// Only where the user data is in a Secret.
+    pub user_data: Option<SecretBytes>,
+}
+
+/// The instance, as last seen by a look.
+#[derive(Debug, Clone)]
+pub(super) enum Sight {
+    /// Not looked yet, or something was done to it since whose end was not seen.
+    Unseen,
+    /// A look found evidence that there is none.
+    Absent,
+    Present(Instance),
+}
+
+/// The removal of an instance, from the first `Delete` until it is seen gone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Removal {
+    /// A delete succeeded, and no look has contradicted it since.
+    pub(super) asked: bool,
+    /// The first clean look of the two that a doubt asks for.
+    pub(super) clean_at: Option<Instant>,
+}
+
+/// An operation that has begun and not ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Running {
+    pub(super) task: Task,
+    pub(super) since: Instant,
+}
+
+/// A permanent failure: nothing is tried until something changes, or a long time has passed.
+#[derive(Debug, Clone)]
+pub(super) struct Latch {
+    pub(super) task: Task,
+    pub(super) error: OpError,
+    pub(super) since: Instant,
+}
+
+/// Everything that is known of one Proxy beside its object. See the verbs.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    // What is known from outside.
+    pub(super) may_mutate: bool,
+    pub(super) provider: ProviderSeen,
+    pub(super) leases_left: Option<u32>,
+    // The object.
+    pub(super) generation: i64,
+    pub(super) deleting_since: Option<Instant>,
+    /// Where the instance is or will be. Never moves: an instance on the old host would be forgotten.
+    pub(super) host: Option<HostName>,
+    pub(super) reserved: Option<HostName>,
+    pub(super) adopted_at: Option<Instant>,
+    pub(super) released_at: Option<Instant>,
+    /// The `recreate` value that the instance answers to, and since when another one is asked for.
+    pub(super) recreated: Option<Arc<str>>,
+    pub(super) recreate_since: Option<Instant>,
+    // The Secrets.
+    pub(super) secret: Option<SecretRef>,
+    pub(super) credentials: Option<Credentials>,
+    pub(super) user_data: Option<SecretBytes>,
+    pub(super) secrets_stale: bool,
+    /// What is being read just now is outdated already.
+    pub(super) reread_secrets: bool,
+    // The instance.
+    pub(super) sight: Sight,
+    /// The endpoint in the recorded status, until a look says more.
+    pub(super) remembered: Option<Endpoint>,
+    pub(super) look_at: Option<Instant>,
+    pub(super) polls: Backoff,
+    /// A mutation ended, or may have been left by a predecessor, without its end being seen: since when.
+    pub(super) doubt_since: Option<Instant>,
+    pub(super) removal: Option<Removal>,
+    /// An instance was seen gone after a delete, and none was asked for since.
+    pub(super) cleaned: bool,
+    /// Why the instance is being made anew, and which one it was.
+    pub(super) remaking: Option<(Reason, Option<Arc<str>>)>,
+    pub(super) losses: Backoff,
+    pub(super) remake_at: Option<Instant>,
+    pub(super) addressless_since: Option<Instant>,
+    // Operations.
+    pub(super) on_host: Option<Running>,
+    pub(super) aside: Option<Running>,
+    pub(super) tries: Tries,
+    pub(super) latch: Option<Latch>,
+    pub(super) given_up: bool,
+    pub(super) retry: Backoff,
+    pub(super) seed: u64,
+    // Health.
+    pub(super) tracked: Option<Endpoint>,
+    pub(super) judged: Option<(Endpoint, Verdict)>,
+    /// Recorded Ready with this endpoint, and not judged since.
+    pub(super) presumed: Option<Endpoint>,
+    pub(super) unhealthy_since: Option<Instant>,
+    pub(super) last_probe: Option<LastProbe>,
+    pub(super) exit_ip: Option<Arc<str>>,
+    // What was said.
+    pub(super) offered: bool,
+    pub(super) cordoned: bool,
+    told: Option<Arc<Status>>,
+}
+
+/// Without a provider that states one.
+const SETTLE: Duration = Duration::from_secs(30);
+
+impl Observed {
+    /// At the start of an actor. `recorded` is the status on the object, of the same uid.
+    pub fn new(desired: &Desired, recorded: Option<Arc<Status>>, settings: &Settings, now: Now) -> Self {
+        let endpoint = recorded.as_ref().and_then(|status| read_endpoint(status.endpoint.as_deref()?));
+        let provider_id = recorded.as_ref().and_then(|status| status.provider_id.clone());
+        let remembered = endpoint.clone().filter(|_| matches!(desired.flavor, Flavor::Managed(_)));
+        let mut seen = Self {
+            may_mutate: false,
+            provider: ProviderSeen::Unknown,
+            leases_left: None,
+            generation: desired.generation,
+            deleting_since: None,
+            host: provider_id.as_deref().and_then(|id| host_in(id, desired)),
+            reserved: None,
+            adopted_at: None,
+            released_at: None,
+            // Without a recorded status nothing was ever made for another value.
+            recreated: match &recorded {
+                Some(status) => status.recreated.clone(),
+                None => desired.annotations.recreate.clone(),
+            },
+            recreate_since: None,
+            secret: desired.credentials().cloned(),
+            credentials: None,
+            user_data: None,
+            secrets_stale: false,
+            reread_secrets: false,
+            sight: Sight::Unseen,
+            // One list tells all instances of a host: a restart does not ask for each.
+            look_at: Some(if remembered.is_some() { now.mono + settings.list_interval } else { now.mono }),
+            remembered,
+            polls: Backoff::new(settings.poll.0, settings.poll.1),
+            doubt_since: (desired.finalizer || desired.host.is_some()).then_some(now.mono),
+            removal: None,
+            cleaned: false,
+            remaking: None,
+            losses: Backoff::new(settings.retry.0, settings.retry.1),
+            remake_at: None,
+            addressless_since: None,
+            on_host: None,
+            aside: None,
+            tries: Tries::default(),
+            latch: None,
+            given_up: false,
+            retry: Backoff::new(settings.retry.0, settings.retry.1),
+            seed: seed_of(&desired.uid),
+            tracked: None,
+            judged: None,
+            presumed: endpoint.filter(|_| recorded.as_ref().is_some_and(|status| status.is_ready())),
+            unhealthy_since: None,
+            last_probe: recorded.as_ref().and_then(|status| status.last_probe.clone()),
+            exit_ip: recorded.as_ref().and_then(|status| status.exit_ip.clone()),
+            offered: false,
+            cordoned: false,
+            told: recorded,
+        };
+        seen.on_desired(desired, now);
+        seen
+    }
+
+    /// The object came, or changed. Only of the same uid: another one is another Proxy.
+    pub fn on_desired(&mut self, desired: &Desired, now: Now) {
+        if desired.generation != self.generation {
+            self.generation = desired.generation;
+            self.try_again();
+        }
+        if desired.credentials() != self.secret.as_ref() {
+            self.secret = desired.credentials().cloned();
+            self.credentials = None;
+            self.reread_secrets = self.is_reading_secrets();
+        }
+        if desired.deleting && self.deleting_since.is_none() {
+            self.deleting_since = Some(now.mono);
+        }
+        if self.host.is_none() {
+            self.host.clone_from(&desired.host);
+        }
+        if desired.finalizer && desired.host.is_some() {
+            self.adopted_at = None;
+            self.put_right(Task::Adopt);
+        }
+        self.recreate_since = match &desired.annotations.recreate {
+            Some(value) if self.recreated.as_ref() != Some(value) => self.recreate_since.or(Some(now.mono)),
+            Some(_) | None => None,
+        };
+    }
+
+    /// The claim came or went. Without it nothing is started, and nothing is forgotten.
+    pub fn on_claim(&mut self, may_mutate: bool) {
+        self.may_mutate = may_mutate;
+    }
+
+    /// The providers config was read, or changed.
+    pub fn on_provider(&mut self, provider: ProviderSeen) {
+        let revision = |seen: &ProviderSeen| match seen {
+            ProviderSeen::Configured(facts) => Some(facts.revision),
+            ProviderSeen::Unknown | ProviderSeen::NotConfigured => None,
+        };
+        if revision(&provider) != revision(&self.provider) {
+            self.try_again();
+        }
+        self.provider = provider;
+    }
+
+    /// A Secret that this Proxy uses changed. What was read of it stays in use until it is read again.
+    pub fn on_secret_changed(&mut self) {
+        self.secrets_stale = true;
+        self.reread_secrets = self.is_reading_secrets();
+        self.user_data = None;
+        self.try_again();
+    }
+
+    /// The lease registry told how many leases are out; it does so after each offer, withdrawal and cordon.
+    pub fn on_leases_left(&mut self, leases: u32) {
+        self.leases_left = Some(leases);
+    }
+
+    /// The step of this plan begins, and its words are told. Called once after each [`plan`](super::plan), before the
+    /// step is started.
+    pub fn on_planned(&mut self, desired: &Desired, plan: &Plan, now: Now) {
+        let offers = plan.serving.is_on();
+        if (self.offered && !offers) || (plan.cordoned && !self.cordoned) {
+            // A lease may have been granted just before: the old count says nothing.
+            self.leases_left = None;
+        }
+        (self.offered, self.cordoned) = (offers, plan.cordoned);
+        let endpoint = plan.track.as_ref().map(|track| &track.route.endpoint);
+        if self.tracked.as_ref() != endpoint {
+            if self.judged.as_ref().is_some_and(|(judged, _)| endpoint.is_some_and(|endpoint| endpoint != judged)) {
+                self.forget_verdict();
+            }
+            self.tracked = endpoint.cloned();
+        }
+        if self.told.as_deref() != Some(&plan.status) {
+            self.told = Some(Arc::new(plan.status.clone()));
+        }
+        if let Some(task) = Task::of(&plan.step) {
+            let slot = if task.is_on_host() { &mut self.on_host } else { &mut self.aside };
+            *slot = Some(Running { task, since: now.mono });
+        }
+        match &plan.step {
+            Step::Create { .. } => {
+                self.cleaned = false;
+                self.recreated = self.recreated_by(&plan.step, desired);
+                self.recreate_since = None;
+            }
+            Step::Delete { why, .. } => {
+                if self.removal.is_none() {
+                    self.removal = Some(Removal::default());
+                    self.polls.reset();
+                    if !desired.deleting {
+                        self.remaking = Some((*why, self.provider_id()));
+                    }
+                }
+            }
+            Step::Nothing
+            | Step::ReserveHost
+            | Step::RecordFinalizer { .. }
+            | Step::ReadSecrets
+            | Step::Get { .. }
+            | Step::EmitGivenUp { .. }
+            | Step::ReleaseFinalizer
+            | Step::Done => {}
+        }
+    }
+
+    pub fn on_reserved(&mut self, outcome: Result<HostName, OpError>, now: Now) {
+        if let Some(host) = self.ended(Task::Reserve, outcome, now) {
+            self.reserved = Some(host);
+        }
+    }
+
+    /// The write was accepted; what counts is the object that shows it.
+    pub fn on_adopted(&mut self, outcome: Result<(), OpError>, now: Now) {
+        if self.ended(Task::Adopt, outcome, now).is_some() {
+            self.adopted_at = Some(now.mono);
+        }
+    }
+
+    pub fn on_secrets(&mut self, outcome: Result<SecretsRead, OpError>, now: Now) {
+        let outdated = std::mem::take(&mut self.reread_secrets);
+        if let Some(read) = self.ended(Task::ReadSecrets, outcome, now)
+            && !outdated
+        {
+            self.secrets_stale = false;
+            self.credentials = read.credentials;
+            self.user_data = read.user_data;
+        }
+    }
+
+    /// The credentials that were read, for the create.
+    pub fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
+    }
+
+    /// The user data for the create.
+    pub fn user_data(&self, desired: &Desired) -> Option<SecretBytes> {
+        match &desired.flavor {
+            Flavor::Managed(managed) => match &managed.cloud_init {
+                Some(CloudInit::Inline(text)) => Some(SecretBytes(text.as_bytes().into())),
+                Some(CloudInit::Secret { .. }) => self.user_data.clone(),
+                None => None,
+            },
+            Flavor::External(_) => None,
+        }
+    }
+
+    /// The status as last planned, or as recorded before.
+    pub fn told(&self) -> Option<&Arc<Status>> {
+        self.told.as_ref()
+    }
+
+    pub(super) fn provider_id(&self) -> Option<Arc<str>> {
+        match &self.sight {
+            Sight::Present(instance) => Some(instance.provider_id.clone()),
+            Sight::Unseen => self.told.as_ref().and_then(|told| told.provider_id.clone()),
+            Sight::Absent => None,
+        }
+    }
+
+    /// The `recreate` value that the instance answers to, once this step has begun: a create answers to the latest.
+    pub(super) fn recreated_by(&self, step: &Step, desired: &Desired) -> Option<Arc<str>> {
+        match (step, &desired.annotations.recreate) {
+            (Step::Create { .. }, Some(value)) => Some(value.clone()),
+            _ => self.recreated.clone(),
+        }
+    }
+
+    pub(super) fn settle(&self) -> Duration {
+        match &self.provider {
+            ProviderSeen::Configured(facts) => facts.settle,
+            ProviderSeen::Unknown | ProviderSeen::NotConfigured => SETTLE,
+        }
+    }
+
+    /// What failed is not needed any more, or came about otherwise.
+    pub(super) fn put_right(&mut self, task: Task) {
+        self.tries.succeeded(task);
+        if self.latch.as_ref().is_some_and(|latch| latch.task == task) {
+            self.latch = None;
+        }
+    }
+
+    fn try_again(&mut self) {
+        self.latch = None;
+        self.tries.clear();
+    }
+
+    fn is_reading_secrets(&self) -> bool {
+        self.aside.is_some_and(|running| running.task == Task::ReadSecrets)
+    }
+}
+
+/// On its way to running or running, as far as anybody can tell.
+pub(super) const fn lives(state: InstanceState) -> bool {
+    match state {
+        InstanceState::Starting | InstanceState::Running | InstanceState::Paused | InstanceState::Unknown => true,
+        InstanceState::Stopped | InstanceState::Deleting => false,
+    }
+}
+
+/// Reads an endpoint as a status shows it.
+fn read_endpoint(text: &str) -> Option<Endpoint> {
+    let url = Url::parse(text).ok()?;
+    let scheme = match url.scheme() {
+        "http" => Scheme::Http,
+        "https" => Scheme::Https,
+        _ => return None,
+    };
+    let host = url.host_str()?.trim_start_matches('[').trim_end_matches(']').into();
+    Some(Endpoint { scheme, host, port: url.port_or_known_default()? })
+}
+
+/// The host in `type://entry/host/identity`, if it is of the Proxy's own entry.
+fn host_in(provider_id: &str, desired: &Desired) -> Option<HostName> {
+    let (_, path) = provider_id.split_once("://")?;
+    let mut parts = path.split('/');
+    let (entry, host, _identity) = (parts.next()?, parts.next()?, parts.next()?);
+    let ours = desired.provider().is_some_and(|provider| provider.as_str() == entry);
+    HostName::parse(host).ok().filter(|_| ours)
+}
+
+fn seed_of(uid: &Uid) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    uid.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,217 @@
+//! When a Proxy is offered, withdrawn and cordoned, and what is told of it.
+
+use super::*;
+
+#[test]
+fn an_external_proxy_is_tracked_and_offered_and_nothing_is_made() {
+    let mut life = Life::of(external());
+    assert_eq!(life.step(), Step::Nothing);
+    assert_eq!(life.phase(), Phase::Pending);
+    assert!(life.plan.track.is_some());
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    assert!(life.offers());
+    assert_eq!(life.phase(), Phase::Ready);
+    life.edit(|desired| desired.annotations.recreate = Some("2".into()));
+    assert!(life.offers(), "there is nothing to make anew");
+    life.edit(|desired| desired.deleting = true);
+    assert_eq!((life.plan.step.clone(), life.withdrawn_for()), (Step::Done, Some(Reason::Deleting)));
+}
+
+#[test]
+fn credentials_are_read_before_anything_is_tracked_and_follow_their_secret() {
+    let read = |password| SecretsRead { credentials: Some(credentials(password)), user_data: None };
+    let mut life = Life::of(with_secret(external()));
+    assert_eq!(life.step(), Step::ReadSecrets);
+    assert_eq!(life.plan.track, None);
+    life.tell(|seen, now| seen.on_secrets(Err(permanent(Reason::SecretNotLabelled)), now));
+    assert_eq!(life.phase(), Phase::Failed);
+    assert_eq!(life.condition(ConditionType::Ready), (Truth::False, Reason::SecretNotLabelled));
+    life.tell(|seen, _| seen.on_secret_changed());
+    assert_eq!(life.plan.step, Step::ReadSecrets);
+    life.tell(|seen, now| seen.on_secrets(Ok(read("old")), now));
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    let password = |life: &Life| match &life.plan.serving {
+        Serving::Offer(route) => route.credentials.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(password(&life), Some(credentials("old")));
+    life.tell(|seen, _| seen.on_secret_changed());
+    assert_eq!(password(&life), Some(credentials("old")), "in use until it is read again");
+    // It changes once more while it is read: what was read is old already.
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Ok(read("middle")), now));
+    assert_eq!(life.plan.step, Step::ReadSecrets);
+    life.tell(|seen, now| seen.on_secrets(Ok(read("new")), now));
+    assert_eq!(password(&life), Some(credentials("new")));
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Err(permanent(Reason::SecretNotFound)), now));
+    assert_eq!(password(&life), Some(credentials("new")), "a failure to read never demotes");
+    assert_eq!(life.phase(), Phase::Ready);
+}
+
+#[test]
+fn an_unhealthy_proxy_is_withdrawn_and_keeps_its_address() {
+    let mut life = Life::ready();
+    life.tell(|seen, now| seen.on_probed(unhealthy(), now));
+    assert_eq!(life.withdrawn_for(), Some(Reason::Unhealthy));
+    assert_eq!(life.phase(), Phase::Unhealthy);
+    assert_eq!(life.plan.status.address.as_deref(), Some("10.0.0.9"));
+    assert_eq!(life.condition(ConditionType::Healthy), (Truth::False, Reason::ProxyTimeout));
+    assert_eq!(life.condition(ConditionType::Ready), (Truth::False, Reason::Unhealthy));
+    assert_eq!(life.warned(), [Reason::Unhealthy]);
+    assert_eq!(life.plan.step, get(), "what fails is looked at");
+    life.tell(|seen, now| seen.on_get(Ok(running("1")), now));
+    let before = life.plan.status.clone();
+    life.tell(|seen, now| seen.on_probed(unhealthy(), now));
+    assert_eq!(life.plan.step, Step::Nothing, "but not at every probe");
+    assert!(!life.plan.status.differs_from(&before), "and nothing new is written");
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    assert!(life.offers());
+}
+
+#[test]
+fn the_faults_of_a_target_ask_for_no_look_at_the_instance() {
+    let mut life = Life::ready();
+    let target = Probed { blame: Some(Blame::Target), ..probed(Verdict::Healthy, false) };
+    life.tell(|seen, now| seen.on_probed(target, now));
+    assert_eq!(life.plan.step, Step::Nothing);
+}
+
+#[test]
+fn a_new_address_is_probed_before_it_is_offered() {
+    let mut life = Life::ready();
+    let moved = instance("1", InstanceState::Running, Some("10.0.0.10"));
+    life.tell(|seen, now| seen.on_listed(Some(&moved), now));
+    assert_eq!(life.plan.step, get(), "a list may be old");
+    life.tell(|seen, now| seen.on_get(Ok(moved.clone()), now));
+    assert_eq!(life.withdrawn_for(), Some(Reason::NotProbed));
+    assert_eq!(life.plan.track.as_ref().expect("tracked").route.endpoint, endpoint("10.0.0.10"));
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    assert!(life.offers());
+}
+
+#[test]
+fn a_proxy_recorded_ready_is_offered_at_once_and_withdrawn_on_the_first_failure() {
+    let restart = |desired: Desired| {
+        let recorded = Life::ready().plan.status;
+        Life::after_restart(Desired { finalizer: true, host: Some(host("a")), ..desired }, Some(recorded))
+    };
+    let mut life = restart(managed());
+    life.turn();
+    assert!(life.offers() && life.plan.track.as_ref().is_some_and(|track| track.presumed));
+    assert_eq!(life.phase(), Phase::Ready);
+    assert_eq!(life.plan.step, Step::Nothing, "the host's list comes first");
+    assert!(!life.plan.status.differs_from(&Life::ready().plan.status), "a restart writes nothing");
+    life.wait_for_wake();
+    assert_eq!(life.plan.step, get(), "and if it does not come");
+    life.tell(|seen, now| seen.on_get(Err(transient(Reason::Unreachable)), now));
+    assert!(life.offers(), "a host that stalls takes no working Proxy down");
+    life.tell(|seen, now| seen.on_probed(unhealthy(), now));
+    assert_eq!(life.withdrawn_for(), Some(Reason::Unhealthy));
+
+    // Credentials that only the backend keeps come with the first look, those of a Secret are read first. Until then it
+    // is neither offered nor withdrawn; if they cannot be had, it is withdrawn and says so.
+    let generates = || ProviderSeen::Configured(ProviderFacts { may_generate_credentials: true, ..facts(1) });
+    let mut life = restart(managed());
+    life.tell(|seen, _| seen.on_provider(generates()));
+    assert_eq!((&life.plan.serving, &life.plan.track), (&Serving::AsBefore, &None));
+    assert!(!life.plan.status.differs_from(&Life::ready().plan.status));
+    let told = Instance { generated: Some(credentials("g")), ..running("1") };
+    life.tell(|seen, now| seen.on_listed(Some(&told), now));
+    let Serving::Offer(route) = &life.plan.serving else { panic!("{:?}", life.plan) };
+    assert_eq!(route.credentials, Some(credentials("g")));
+    assert!(life.plan.track.as_ref().is_some_and(|track| track.presumed));
+
+    let mut life = restart(managed());
+    life.tell(|seen, _| seen.on_provider(generates()));
+    life.wait_for_wake();
+    life.tell(|seen, now| seen.on_get(Err(transient(Reason::Unreachable)), now));
+    assert!(life.withdrawn_for().is_some());
+    assert_eq!(life.condition(ConditionType::Ready), (Truth::False, Reason::Unreachable));
+    assert!(life.message(ConditionType::Ready).contains("host `a` does not answer"));
+
+    let mut life = restart(with_secret(managed()));
+    assert_eq!(life.step(), Step::ReadSecrets);
+    assert_eq!(life.plan.serving, Serving::AsBefore);
+    let read = SecretsRead { credentials: Some(credentials("p")), user_data: None };
+    life.tell(|seen, now| seen.on_secrets(Ok(read), now));
+    assert!(life.offers());
+
+    // Another instance than the recorded one inherits nothing.
+    let mut life = restart(managed());
+    life.tell(|seen, now| seen.on_listed(Some(&running("2")), now));
+    assert_eq!(life.withdrawn_for(), Some(Reason::NotProbed));
+}
+
+#[test]
+fn an_external_proxy_whose_url_changed_while_we_were_down_is_not_presumed() {
+    let mut life = Life::of(external());
+    life.turn();
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    let recorded = life.plan.status.clone();
+    let mut same = Life::after_restart(external(), Some(recorded.clone()));
+    same.turn();
+    assert!(same.offers());
+    let mut moved = external();
+    moved.flavor = Flavor::External(External { endpoint: endpoint("203.0.113.8"), credentials: None });
+    let mut life = Life::after_restart(moved, Some(recorded));
+    life.turn();
+    assert_eq!(life.withdrawn_for(), Some(Reason::NotProbed));
+}
+
+#[test]
+fn a_proxy_recorded_unhealthy_stays_so_until_a_verdict() {
+    let mut life = Life::ready();
+    life.tell(|seen, now| seen.on_probed(unhealthy(), now));
+    let recorded = life.plan.status.clone();
+    let mut life = Life::after_restart(life.desired.clone(), Some(recorded.clone()));
+    life.turn();
+    assert_eq!((life.phase(), life.withdrawn_for()), (Phase::Unhealthy, Some(Reason::NotProbed)));
+    assert!(!life.plan.status.differs_from(&recorded), "a restart writes nothing: {:#?}", life.plan.status);
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Unknown, false), now));
+    assert_eq!(life.phase(), Phase::Unhealthy);
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    assert_eq!(life.phase(), Phase::Ready);
+}
+
+#[test]
+fn the_drain_annotation_cordons_and_is_drained_once_a_fresh_count_says_so() {
+    let mut life = Life::ready();
+    assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::NotDraining));
+    life.edit(|desired| desired.annotations.drain = true);
+    assert!(life.plan.cordoned && life.offers());
+    assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::Draining), "an old count says nothing");
+    life.tell(|seen, _| seen.on_leases_left(1));
+    assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::Draining));
+    life.tell(|seen, _| seen.on_leases_left(0));
+    assert_eq!(life.condition(ConditionType::Drained), (Truth::True, Reason::Drained));
+    assert_eq!(life.plan.step, Step::Nothing, "the instance stays");
+    life.edit(|desired| desired.annotations.drain = false);
+    assert!(!life.plan.cordoned && life.offers());
+    assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::NotDraining));
+}
+
+#[test]
+fn transition_times_move_only_when_a_condition_flips() {
+    let mut life = Life::ready();
+    let since = |life: &Life, kind| life.plan.status.condition(kind).expect("told").since;
+    let (ready, provisioned) = (since(&life, ConditionType::Ready), since(&life, ConditionType::Provisioned));
+    life.wait(Duration::from_mins(1));
+    assert_eq!(since(&life, ConditionType::Ready), ready);
+    life.tell(|seen, now| seen.on_probed(unhealthy(), now));
+    assert!(since(&life, ConditionType::Ready) > ready);
+    assert_eq!(since(&life, ConditionType::Provisioned), provisioned);
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_changes_nothing() {
+    let mut life = Life::ready();
+    let before = life.plan.clone();
+    life.tell(|seen, now| seen.on_get(gone(), now));
+    life.tell(|seen, now| seen.on_create(Ok(running("x")), now));
+    life.tell(|seen, now| seen.on_delete(Ok(()), now));
+    life.tell(|seen, now| seen.on_released(Ok(()), now));
+    life.tell(|seen, now| seen.on_adopted(Err(transient(Reason::Unreachable)), now));
+    assert_eq!(life.turn().status, before.status);
+    assert_eq!(life.plan.step, before.step);
+}

@@ -5,8 +5,8 @@
 //! waits, never logs, and never reads the whole fleet to grant one lease.
 //!
 //! ```text
-//! announce, offer, withdraw, cordon, remove --> stock     who is there and where it stands   slots, domains
-//! ask   --> pick (stock) - who rests (cooling) --> register  the leases, live and past        holders
+//! announce, offer, withdraw, cordon, remove --> stock     who is there and where it stands (slots, domains)
+//! ask --> choice among the stock without who rests (cooling) --> register   the leases, live and past (holders)
 //! report                 --> cooling: Cooling -> Remembered -> forgotten
 //! Held --renew--> Held      Held --expire | release | Proxy removed--> Past --10 min--> forgotten
 //! ```
@@ -25,6 +25,7 @@
 
 mod answer;
 mod ask;
+mod choice;
 mod cooling;
 mod domains;
 mod forecast;
@@ -47,10 +48,11 @@ pub use answer::{
 };
 pub use ask::{Absence, Announcement, Ask, Cordon, Offer, Outcome, Report, Target, Terms};
 
+use self::choice::Search;
 use self::cooling::{Cause, Cooling};
 use self::register::{Found, Held, Register};
 use self::slots::SlotSet;
-use self::stock::{Search, Stock};
+use self::stock::Stock;
 use super::clock::Now;
 use super::desired::Attributes;
 use super::id::{LeaseId, ProxyKey, Uid};

@@ -127,18 +127,22 @@ fn grant_and_release(c: &mut Criterion) {
     group.finish();
 }
 
+/// A refusal counts the whole pool by bits: it grows, slowly. In blocks the ends of this class come after those of others,
+/// so that the next free moment is not among the first.
 fn refusal(c: &mut Criterion) {
     let mut group = c.benchmark_group("refusal");
-    for size in FLEETS {
-        let clock = now();
-        let mut book = fleet(size, clock);
-        for class in 0..CLASSES {
-            book.grant(&Ask { count: size / CLASSES, ..ask(class, None) }, clock).expect("all of them");
+    for (name, turns) in [("all_leased_mixed", FLEETS.map(|size| size / CLASSES)), ("all_leased_in_blocks", [1; 3])] {
+        for (size, turns) in FLEETS.into_iter().zip(turns) {
+            let clock = now();
+            let mut book = fleet(size, clock);
+            for class in (0..turns).flat_map(|_| 0..CLASSES) {
+                book.grant(&Ask { count: size / CLASSES / turns, ..ask(class, None) }, clock).expect("all of them");
+            }
+            let ask = ask(7, None);
+            group.bench_function(BenchmarkId::new(name, size), |b| {
+                b.iter(|| black_box(book.grant(&ask, clock)).is_err());
+            });
         }
-        let ask = ask(7, None);
-        group.bench_function(BenchmarkId::new("all_leased", size), |b| {
-            b.iter(|| black_box(book.grant(&ask, clock)).is_err());
-        });
     }
     group.finish();
 }

@@ -273,7 +273,8 @@ impl LeaseBook {
         self.register.holders.count(token)
     }
 
-    /// What expired since the last call, in the order of time.
+    /// What expired since the last call, in the order of time. Whoever owns the book calls this at
+    /// [`Self::next_deadline`], and so keeps the list of untold ends short.
     pub fn expire(&mut self, now: Now) -> Vec<Ended> {
         self.advance(now);
         std::mem::take(&mut self.expired)

@@ -11,9 +11,9 @@ use super::stock::Stock;
 /// So many coming ends are looked at in the order of time: nearly always enough.
 const AHEAD: usize = 64;
 
-/// So many Proxies are looked at one by one where that was not enough. Beyond it the answer may be later than the
-/// truth, never earlier: a client that waits for it finds something.
-const ONE_BY_ONE: usize = 4096;
+/// So many Proxies are looked at one by one where that was not enough: a refusal must stay cheap, as it is what a crowd
+/// of crawlers gets. In a larger pool the answer may be later than the truth, never earlier: who waits for it finds one.
+const ONE_BY_ONE: usize = 512;
 
 /// The earliest moment at which a Proxy of `pool` that is full or rests for the target is neither.
 pub(super) fn next_free(

@@ -25,7 +25,7 @@ pub mod work;
 pub use actor::{Behavior, Ctx, Env, Root};
 pub use mailbox::{Entry, Permit, Refused};
 pub use reference::{Answer, CallError, Named, Ref, Reply, Tell};
-pub use supervisor::{ChildEnd, ChildSpec, Exit, Intensity, Overflow, Restart, Strategy, Supervision};
+pub use supervisor::{ChildEnd, ChildId, ChildSpec, Exit, Intensity, Overflow, Restart, Strategy, Supervision};
 pub use timers::{Fired, Timers};
 
 /// Names the variants of a message enum for the statistics: `named!(HostMsg: Submit, Done, Tick);`
@@ -42,3 +42,6 @@ macro_rules! named {
         }
     };
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 
 use super::clock::Clock;
 use super::reference::{Named, Ref, Target, Tell};
-use super::stat::{Registry, Stat};
-use super::supervisor::children::{Children, Notice, Outcome};
+use super::stat::{Registry, Stat, Status};
+use super::supervisor::children::{Children, KILL_GRACE, Notice, Outcome};
 use super::supervisor::{ChildEnd, ChildId, ChildSpec, Exit, Restart, Supervision};
 use crate::domain::clock::Now;
 
@@ -188,11 +188,12 @@ struct Inside<B: Behavior> {
     args: Option<B::Args>,
     behavior: Option<B>,
     ctx: Ctx<B::Msg>,
+    failure: Option<String>,
 }
 
 impl<B: Behavior> Inside<B> {
     /// Tells the behaviour of ended children, and applies what it decided meanwhile.
-    fn settle(&mut self) -> Result<(), ActorProcessingErr> {
+    fn settle(&mut self) {
         while let Some(behavior) = self.behavior.as_mut()
             && !self.ctx.ended.is_empty()
         {
@@ -201,13 +202,12 @@ impl<B: Behavior> Inside<B> {
             }
         }
         match std::mem::replace(&mut self.ctx.verdict, Verdict::GoOn) {
-            Verdict::GoOn => Ok(()),
-            Verdict::Stop => {
-                self.ctx.myself.stop(None);
-                Ok(())
-            }
-            Verdict::Fail(why) => Err(why.into()),
+            Verdict::GoOn => return,
+            Verdict::Stop => {}
+            // Reported by `post_stop`: an `Err` from here would kill the children instead of stopping them.
+            Verdict::Fail(why) => self.failure = Some(why),
         }
+        self.ctx.myself.stop(None);
     }
 }
 
@@ -225,15 +225,17 @@ impl<B: Behavior> Actor for Shell<B> {
         let notices = myself.clone();
         let notify = Tell::new(move |notice| drop(notices.send_message(Mail::Notice(notice))));
         let children =
-            Children::new(myself.get_cell(), birth.stat.path().clone(), birth.env.clone(), B::supervision(), notify);
+            Children::new(myself.get_cell(), birth.stat.clone(), birth.env.clone(), B::supervision(), notify);
         let ctx = Ctx { myself, stat: birth.stat, env: birth.env, children, ended: Vec::new(), verdict: Verdict::GoOn };
-        Ok(Inside { args: Some(args), behavior: None, ctx })
+        Ok(Inside { args: Some(args), behavior: None, ctx, failure: None })
     }
 
     async fn post_start(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {
         let args = inside.args.take().expect("post_start runs once");
         inside.behavior = Some(B::init(args, &mut inside.ctx)?);
-        inside.settle()
+        inside.ctx.children.initialized();
+        inside.settle();
+        Ok(())
     }
 
     async fn handle(
@@ -244,20 +246,19 @@ impl<B: Behavior> Actor for Shell<B> {
     ) -> Result<(), ActorProcessingErr> {
         match mail {
             Mail::User(message) => {
-                let index = message.index();
-                inside.ctx.stat.begin(index);
+                inside.ctx.stat.begin(message.index());
                 let behavior = inside.behavior.as_mut().expect("messages are handled after post_start");
                 behavior.handle(message, &mut inside.ctx);
                 inside.ctx.stat.end();
-                inside.settle()
             }
             Mail::Notice(notice) => {
                 let outcome = inside.ctx.children.reaped(notice);
                 inside.ctx.note(outcome);
-                inside.settle()
             }
-            Mail::Nothing => Ok(()),
+            Mail::Nothing => {}
         }
+        inside.settle();
+        Ok(())
     }
 
     async fn handle_supervisor_evt(
@@ -268,17 +269,22 @@ impl<B: Behavior> Actor for Shell<B> {
     ) -> Result<(), ActorProcessingErr> {
         let outcome = inside.ctx.children.observe(event);
         inside.ctx.note(outcome);
-        inside.settle()
+        inside.settle();
+        Ok(())
     }
 
     async fn post_stop(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {
-        if let Some(behavior) = inside.behavior.as_mut()
+        inside.ctx.stat.set_status(Status::Stopping);
+        if inside.failure.is_none()
+            && let Some(behavior) = inside.behavior.as_mut()
             && let Some(lingering) = behavior.stopping(&mut inside.ctx)
         {
             lingering.await;
         }
         inside.ctx.children.stop_all().await;
-        Ok(())
+        // Here and not later: ractor sends the rest of the state to the parent, to be dropped when that gets round to it.
+        inside.behavior = None;
+        inside.failure.take().map_or(Ok(()), |why| Err(why.into()))
     }
 }
 
@@ -305,11 +311,11 @@ pub struct Root {
 }
 
 impl Root {
-    /// Starts a tree whose root is described by `spec`. The root is not restarted: its end is the end of the tree.
+    /// Starts a tree whose root is described by `spec`. The root is not restarted, its end is the end of the tree; the
+    /// restart type and the limit in `spec` do not count. Dropping this does not end the tree.
     pub fn start(env: &Arc<Env>, spec: ChildSpec) -> Self {
         let (told, ended) = oneshot::channel();
-        let stat = env.registry.place("".into(), None, "anchor", <() as Named>::NAMES);
-        env.registry.remove(&stat);
+        let stat = Arc::new(Stat::new("".into(), None, Anchor::KIND, <() as Named>::NAMES));
         let birth = Birth { parent: None, env: env.clone(), stat };
         let to = Ref::new("anchor");
         let cell = spawn::<Anchor>(birth, &to, (spec, told));
@@ -328,6 +334,8 @@ impl Root {
             return true;
         }
         self.cell.kill();
+        // What is not stuck in a handler is gone in no time.
+        let _in_time = self.cell.wait(Some(KILL_GRACE)).await;
         false
     }
 }
@@ -343,7 +351,8 @@ impl Behavior for Anchor {
     type Args = (ChildSpec, oneshot::Sender<Exit>);
 
     fn init((spec, told): Self::Args, ctx: &mut Ctx<()>) -> Result<Self, InitError> {
-        ctx.start(spec.restart(Restart::Temporary));
+        // The limit is the one that `Root::stop_within` is given.
+        ctx.start(spec.restart(Restart::Temporary).stop_within(Duration::MAX));
         Ok(Self { told: Some(told) })
     }
 

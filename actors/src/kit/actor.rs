@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use super::reference::{Named, Ref, Target, Tell};
 use super::stat::{Registry, Stat, Status};
 use super::supervisor::children::{Children, KILL_GRACE, Notice, Outcome};
 use super::supervisor::{ChildEnd, ChildId, ChildSpec, Exit, Restart, Supervision};
+use super::task::panic_text;
 use crate::domain::clock::Now;
 
 /// What one running system shares: the index of its tree and its clock. No process-wide names: trees can run side by side.
@@ -46,15 +48,18 @@ pub trait Behavior: Sized + Send + 'static {
     type Msg: Named;
     type Args: Send + 'static;
 
-    /// Builds the state and starts the fixed children; nothing else.
+    /// Builds the state and starts the fixed children; nothing else. What takes long is a message to itself
+    /// ([`Ctx::cast_self`]); messages from others may come before that one. An `Err` counts as a failure.
     fn init(args: Self::Args, ctx: &mut Ctx<Self::Msg>) -> Result<Self, InitError>;
 
     fn handle(&mut self, message: Self::Msg, ctx: &mut Ctx<Self::Msg>);
 
-    /// A child that will not be restarted has ended.
+    /// A child that will not be restarted has ended; its id is free again.
     fn child_ended(&mut self, _end: ChildEnd, _ctx: &mut Ctx<Self::Msg>) {}
 
-    /// The actor is about to end in order; children are still there. Not called after a kill or a failure.
+    /// The actor is about to end in order, by its own will or by its supervisor's; children are still there, and are stopped
+    /// once the future that this gives is through. Not called after a kill or a failure: nothing that must happen may live
+    /// only here.
     fn stopping(&mut self, _ctx: &mut Ctx<Self::Msg>) -> Option<Lingering> {
         None
     }
@@ -124,18 +129,20 @@ impl<M: Named> Ctx<M> {
         Tell::new(move |value| drop(target.send(Mail::User(wrap(value)))))
     }
 
-    /// Starts a child. False if one of its id is there already.
+    /// Starts a child. False if one of its id is there already, also while that one is being stopped; then nothing is
+    /// started, and replies in the spec answer that they are lost.
     pub fn start(&mut self, spec: ChildSpec) -> bool {
         self.children.start(spec)
     }
 
-    /// Stops a child for good, within its limit. Its end is told by `child_ended`.
+    /// Stops a child for good, within its limit. Its end is told by `child_ended`; that of a parked one was told before, it
+    /// only leaves the tree.
     pub fn stop_child(&mut self, id: &ChildId) {
         let outcome = self.children.stop(id);
         self.note(outcome);
     }
 
-    /// Ends a child at once.
+    /// Ends a child for good and at once. Its end is told by `child_ended`.
     pub fn kill_child(&mut self, id: &ChildId) {
         let outcome = self.children.kill(id);
         self.note(outcome);
@@ -156,7 +163,7 @@ impl<M: Named> Ctx<M> {
         }
     }
 
-    /// Ends this actor as failed after the current message.
+    /// Ends this actor as failed after the current message. Unlike after a panic, its children are stopped in order first.
     pub fn fail(&mut self, why: impl Into<String>) {
         self.verdict = Verdict::Fail(why.into());
     }
@@ -192,6 +199,19 @@ struct Inside<B: Behavior> {
 }
 
 impl<B: Behavior> Inside<B> {
+    /// One step of the actor. After a panic its state is gone before anybody hears of it, as its successor may need what
+    /// it held: a file, a port.
+    fn step(&mut self, step: impl FnOnce(&mut Self)) -> Result<(), ActorProcessingErr> {
+        let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            step(&mut *self);
+            self.settle();
+        }));
+        done.map_err(|panic| {
+            self.behavior = None;
+            panic_text(&*panic).into()
+        })
+    }
+
     /// Tells the behaviour of ended children, and applies what it decided meanwhile.
     fn settle(&mut self) {
         while let Some(behavior) = self.behavior.as_mut()
@@ -234,8 +254,7 @@ impl<B: Behavior> Actor for Shell<B> {
         let args = inside.args.take().expect("post_start runs once");
         inside.behavior = Some(B::init(args, &mut inside.ctx)?);
         inside.ctx.children.initialized();
-        inside.settle();
-        Ok(())
+        inside.step(|_| ())
     }
 
     async fn handle(
@@ -244,7 +263,7 @@ impl<B: Behavior> Actor for Shell<B> {
         mail: Self::Msg,
         inside: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        match mail {
+        inside.step(|inside| match mail {
             Mail::User(message) => {
                 inside.ctx.stat.begin(message.index());
                 let behavior = inside.behavior.as_mut().expect("messages are handled after post_start");
@@ -256,9 +275,7 @@ impl<B: Behavior> Actor for Shell<B> {
                 inside.ctx.note(outcome);
             }
             Mail::Nothing => {}
-        }
-        inside.settle();
-        Ok(())
+        })
     }
 
     async fn handle_supervisor_evt(
@@ -267,10 +284,10 @@ impl<B: Behavior> Actor for Shell<B> {
         event: SupervisionEvent,
         inside: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let outcome = inside.ctx.children.observe(event);
-        inside.ctx.note(outcome);
-        inside.settle();
-        Ok(())
+        inside.step(|inside| {
+            let outcome = inside.ctx.children.observe(event);
+            inside.ctx.note(outcome);
+        })
     }
 
     async fn post_stop(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {

@@ -59,9 +59,11 @@ struct Script {
     unable: Option<&'static str>,
 }
 
+type Deed = Box<dyn FnOnce(&mut Ctx<Msg>) + Send>;
+
 enum Msg {
     /// Whatever a behaviour may do.
-    Do(Box<dyn FnOnce(&mut Ctx<Msg>) + Send>),
+    Do(Deed),
     /// Stays in the state.
     Keep(Box<dyn Any + Send>),
     Arm(&'static str, Duration),
@@ -130,7 +132,7 @@ impl<const S: u8> Behavior for Puppet<S> {
     fn supervision() -> Supervision {
         Supervision {
             strategy: if S == REST { Strategy::RestForOne } else { Strategy::OneForOne },
-            intensity: Intensity { restarts: 2, within: Duration::from_secs(60) },
+            intensity: Intensity { restarts: 2, within: Duration::from_mins(1) },
             overflow: if S == PARK { Overflow::Park } else { Overflow::Escalate },
         }
     }

@@ -90,12 +90,11 @@ impl Children {
             return false;
         }
         let id = spec.id.clone();
-        let stat = match self.parked.remove(&id) {
-            Some(parked) => self.env.registry.succeed(&parked),
-            None => {
-                let path: Arc<str> = format!("{}/{id}", self.stat.path()).into();
-                self.env.registry.place(Stat::new(path, Some(self.stat.path().clone()), spec.kind, spec.names))
-            }
+        let stat = if let Some(parked) = self.parked.remove(&id) {
+            self.env.registry.succeed(&parked)
+        } else {
+            let path: Arc<str> = format!("{}/{id}", self.stat.path()).into();
+            self.env.registry.place(Stat::new(path, Some(self.stat.path().clone()), spec.kind, spec.names))
         };
         // It may have to wait for its turn.
         stat.set_status(Status::Restarting);
@@ -134,7 +133,9 @@ impl Children {
     /// What ractor reports of a child.
     pub(crate) fn observe(&mut self, event: SupervisionEvent) -> Outcome {
         match event {
-            SupervisionEvent::ActorTerminated(cell, _state, reason) => {
+            SupervisionEvent::ActorTerminated(cell, state, reason) => {
+                // What a killed child left; its successor must not find it still there.
+                drop(state);
                 // A killed child reports like one that ended by itself; that there is a reason is the only trace of it
                 // (the kill itself, or that its task was cancelled), as our stops give none.
                 let exit = if reason.is_none() { Exit::Normal } else { Exit::Killed };

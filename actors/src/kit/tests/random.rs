@@ -37,8 +37,8 @@ enum Order {
 
 crate::named!(Order: Grow, Panic, Stop, Fail, StopChild, KillChild, StartChild, Tell);
 
-const MANY: Intensity = Intensity { restarts: 100_000, within: Duration::from_secs(60) };
-const FEW: Intensity = Intensity { restarts: 3, within: Duration::from_secs(600) };
+const MANY: Intensity = Intensity { restarts: 100_000, within: Duration::from_mins(1) };
+const FEW: Intensity = Intensity { restarts: 3, within: Duration::from_mins(10) };
 
 /// Bit 0: rest for one. Bit 1: few restarts. Bit 2: parks.
 struct Growing<const K: u8> {
@@ -185,7 +185,7 @@ async fn disturb(rng: &mut StdRng, plants: &[&Plant], times: usize) {
     for _ in 0..times {
         // Not the root: its end is the end of the tree.
         let victim = plants[rng.random_range(1..plants.len())];
-        let child = victim.fixed.iter().chain(&victim.grown).map(|child| child.id.clone()).last();
+        let child = victim.fixed.iter().chain(&victim.grown).map(|child| child.id.clone()).next_back();
         match (rng.random_range(0..8), child) {
             (0 | 1, _) => victim.to.kill(),
             (2, _) => victim.to.cast_or_drop(Order::Panic),
@@ -261,7 +261,7 @@ fn always_there(seed: u64, env: &Env, plant: &Plant, kinds: &[u8]) {
     }
     let mut pending = vec![(plant, format!("/{}", plant.id))];
     while let Some((parent, path)) = pending.pop() {
-        let named = parent.fixed.iter().chain(&parent.grown).map(|child| child.id.clone()).last();
+        let named = parent.fixed.iter().chain(&parent.grown).map(|child| child.id.clone()).next_back();
         for child in &parent.fixed {
             if child.restart == Restart::Permanent && Some(&child.id) != named.as_ref() {
                 let path = format!("{path}/{}", child.id);

@@ -17,7 +17,7 @@ async fn a_stop_goes_from_the_last_to_the_first_and_dynamic_ones_first_together(
     scene.have(move |ctx| assert!(ctx.start(x) && ctx.start(y))).await;
     scene.events();
     let before = tokio::time::Instant::now();
-    assert!(scene.root.stop_within(Duration::from_secs(60)).await);
+    assert!(scene.root.stop_within(Duration::from_mins(1)).await);
     assert_eq!(before.elapsed().as_secs(), 3, "x and y share one second");
     assert_eq!(
         log.take().join(", "),
@@ -120,8 +120,9 @@ async fn a_kill_gives_no_time_and_overtakes_a_stop() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_tree_is_classified() {
-    let rows: [(fn(&Scene), Exit); 4] = [
-        (|s| assert!(s.top.cast(Msg::run(|ctx| ctx.stop())).is_ok()), Exit::Normal),
+    type Act = fn(&Scene);
+    let rows: [(Act, Exit); 4] = [
+        (|s| assert!(s.top.cast(Msg::run(super::super::actor::Ctx::stop)).is_ok()), Exit::Normal),
         (|s| assert!(s.top.cast(Msg::panic()).is_ok()), Exit::Failed("boom".into())),
         (|s| assert!(s.top.cast(Msg::run(|ctx| ctx.fail("ill"))).is_ok()), Exit::Failed("ill".into())),
         (|s| s.top.kill(), Exit::Killed),

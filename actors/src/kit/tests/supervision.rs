@@ -13,7 +13,7 @@ async fn a_reference_is_refilled_after_a_panic_and_says_down_after_the_end() {
     let scene = Scene::of::<ONE>(&log, [spec]).await;
     tell(&a, Msg::panic()).await;
     assert!(a.is_up());
-    tell(&a, Msg::run(|ctx| ctx.stop())).await;
+    tell(&a, Msg::run(super::super::actor::Ctx::stop)).await;
     assert!(a.is_up(), "permanent");
     assert_eq!(scene.events(), "start top, start a, start a, stop a, start a");
     scene.have(|ctx| ctx.stop_child(&"a".into())).await;
@@ -25,16 +25,17 @@ async fn a_reference_is_refilled_after_a_panic_and_says_down_after_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn each_restart_type_answers_each_kind_of_end() {
-    let rows: [(Restart, fn() -> Option<Msg>, &str); 12] = [
-        (Restart::Permanent, || Some(Msg::run(|ctx| ctx.stop())), "stop a, start a"),
+    type How = fn() -> Option<Msg>;
+    let rows: [(Restart, How, &str); 12] = [
+        (Restart::Permanent, || Some(Msg::run(super::super::actor::Ctx::stop)), "stop a, start a"),
         (Restart::Permanent, || Some(Msg::panic()), "start a"),
         (Restart::Permanent, || Some(Msg::run(|ctx| ctx.fail("ill"))), "start a"),
         (Restart::Permanent, || None, "start a"),
-        (Restart::Transient, || Some(Msg::run(|ctx| ctx.stop())), "stop a, top hears: a normal"),
+        (Restart::Transient, || Some(Msg::run(super::super::actor::Ctx::stop)), "stop a, top hears: a normal"),
         (Restart::Transient, || Some(Msg::panic()), "start a"),
         (Restart::Transient, || Some(Msg::run(|ctx| ctx.fail("ill"))), "start a"),
         (Restart::Transient, || None, "start a"),
-        (Restart::Temporary, || Some(Msg::run(|ctx| ctx.stop())), "stop a, top hears: a normal"),
+        (Restart::Temporary, || Some(Msg::run(super::super::actor::Ctx::stop)), "stop a, top hears: a normal"),
         (Restart::Temporary, || Some(Msg::panic()), "top hears: a failed: boom"),
         (Restart::Temporary, || Some(Msg::run(|ctx| ctx.fail("ill"))), "top hears: a failed: ill"),
         (Restart::Temporary, || None, "top hears: a killed"),
@@ -44,13 +45,12 @@ async fn each_restart_type_answers_each_kind_of_end() {
         let (a, spec) = leaf(&log, "a");
         let scene = Scene::of::<ONE>(&log, [spec.restart(restart)]).await;
         scene.events();
-        match how() {
-            Some(message) => tell(&a, message).await,
-            None => {
-                a.kill();
-                settle().await;
-            }
+        if let Some(message) = how() {
+            assert!(a.cast(message).is_ok());
+        } else {
+            a.kill();
         }
+        settle().await;
         assert_eq!(scene.events(), expected, "row {row}");
     }
 }
@@ -149,6 +149,31 @@ async fn a_failed_parent_comes_back_with_all_its_children_and_their_references()
         tell(&a, Msg::run(|_| {})).await;
         assert_eq!(scene.paths(), ["/top", "/top/mid", "/top/mid/a"], "what it had started on the way is gone");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_an_incarnation_held_is_free_before_its_successor_begins() {
+    let log = Log::default();
+    let held = Arc::new(());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let a = Ref::new("a");
+    let (count, starts) = (held.clone(), seen.clone());
+    let spec = ChildSpec::of::<Puppet<ONE>>("a", &a, {
+        let script = Script::of(&log, "a");
+        move || {
+            starts.lock().unwrap().push(Arc::strong_count(&count));
+            script.clone()
+        }
+    });
+    let scene = Scene::of::<ONE>(&log, [spec]).await;
+    for (round, end) in [Msg::panic as fn() -> Msg, || Msg::run(super::super::actor::Ctx::stop)].into_iter().enumerate()
+    {
+        eventually("a is up", || seen.lock().unwrap().len() == round + 1 && a.is_up()).await;
+        assert!(a.cast(Msg::Keep(Box::new(held.clone()))).is_ok() && a.cast(end()).is_ok());
+    }
+    eventually("a is back", || seen.lock().unwrap().len() == 3).await;
+    assert_eq!(*seen.lock().unwrap(), [2, 2, 2], "held by this test and by the spec only");
+    drop(scene);
 }
 
 #[tokio::test(start_paused = true)]

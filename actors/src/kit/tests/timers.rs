@@ -5,8 +5,10 @@ use std::time::Duration;
 use super::super::{Fired, Tell};
 use super::*;
 
+type Queue = Arc<Mutex<Vec<Fired<&'static str>>>>;
+
 /// Timers whose firings pile up before anybody accepts them, as in a busy actor's mailbox.
-fn timers() -> (Timers<&'static str>, Arc<Mutex<Vec<Fired<&'static str>>>>) {
+fn timers() -> (Timers<&'static str>, Queue) {
     let fired = Arc::new(Mutex::new(Vec::new()));
     let queue = fired.clone();
     (Timers::new(Tell::new(move |f| queue.lock().unwrap().push(f))), fired)

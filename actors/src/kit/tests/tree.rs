@@ -81,7 +81,7 @@ async fn places_leave_the_tree_with_their_actors_also_below_a_killed_parent() {
     let ends: [fn(&Scene, &Ref<Msg>); 4] = [
         |_, to| to.kill(),
         |_, to| assert!(to.cast(Msg::panic()).is_ok()),
-        |_, to| assert!(to.cast(Msg::run(|ctx| ctx.stop())).is_ok()),
+        |_, to| assert!(to.cast(Msg::run(super::super::actor::Ctx::stop)).is_ok()),
         |scene, _| assert!(scene.top.cast(Msg::run(|ctx| ctx.kill_child(&"b".into()))).is_ok()),
     ];
     let (_similar, similar) = branch("b/c");

@@ -31,9 +31,10 @@ impl Drop for Mark {
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_ends_as_finished_late_panicked_or_lost() {
+    type Act = fn(&mut Ctx<Msg>);
     type Body = fn() -> futures::future::BoxFuture<'static, u8>;
     let never: Body = || Box::pin(pending());
-    let rows: [(Body, fn(&mut Ctx<Msg>), Done<u8>, &str); 6] = [
+    let rows: [(Body, Act, Done<u8>, &str); 6] = [
         (|| Box::pin(async { 7 }), |_| {}, Done::Finished(7), "normal"),
         (|| Box::pin(async { panic!("bad") }), |_| {}, Done::Panicked("bad".into()), "normal"),
         (never, |_| {}, Done::Deadline, "normal"),

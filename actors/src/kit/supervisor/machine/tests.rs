@@ -57,6 +57,9 @@ impl Play {
     }
 }
 
+/// How an end looks from outside.
+type Looks = fn() -> Exit;
+
 fn failed() -> Exit {
     Exit::Failed("boom".into())
 }
@@ -90,7 +93,7 @@ fn an_exit_that_nobody_asked_for_is_answered_by_strategy_and_restart_type() {
     use Strategy::{OneForOne, RestForOne};
     let (normal, killed) = (|| Exit::Normal, || Exit::Killed);
     // The children are a, b, c; b is of this type and ends like this; c is permanent.
-    let rows: [(Strategy, Restart, fn() -> Exit, &str); 18] = [
+    let rows: [(Strategy, Restart, Looks, &str); 18] = [
         (OneForOne, Permanent, normal, "start b"),
         (OneForOne, Permanent, failed, "start b"),
         (OneForOne, Permanent, killed, "start b"),

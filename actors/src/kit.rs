@@ -1,15 +1,73 @@
 //! Our OTP on top of ractor: what every actor of the system stands on. Knows nothing of proxies.
 //!
-//! - [`actor`]: a behaviour is a state with *synchronous* handlers; the shell around it is the only ractor actor of the
-//!   project. A handler cannot wait for the world, as it cannot await (design.md 5.2).
-//! - [`reference`]: handles as cells that a restart refills; answers narrowed to one verb; reply tokens that always answer.
-//! - [`supervisor`]: child specs as data, strategies, restart intensity, ordered start and reverse stop.
-//! - [`mailbox`]: the bounded entry from outside.
-//! - [`work`]: one interruptible operation with a deadline and exactly one outcome.
-//! - [`task`]: a plain future as a supervised child.
-//! - [`timers`]: keyed timers whose late firings are told apart.
-//! - [`stat`], [`tree`]: what each actor is doing, read without asking it.
-//! - [`clock`]: both clocks, or a derived pair under a paused runtime.
+//! For those who know OTP:
+//!
+//! | OTP | here |
+//! |---|---|
+//! | `gen_server` | [`Behavior`]: a state with *synchronous* handlers in a shell, the only ractor actor of the project ([`actor`]) |
+//! | `gen_server:cast`, registered name | [`Ref::cast`]: a cell that each restart refills; nobody holds an incarnation ([`mod@reference`]) |
+//! | `gen_server:call` | [`Entry::call`], for the HTTP edge only; actors cast, and hear back through a [`Tell`] or a [`Reply`] |
+//! | bounded mailbox (none) | [`Entry`]: what comes from outside takes a place, or hears `Full` at once ([`mailbox`]) |
+//! | `supervisor`, child specs | any actor can have children: [`ChildSpec`], [`Supervision`], [`Ctx::start`] ([`supervisor`]) |
+//! | `simple_one_for_one`, `start_child` | [`Ctx::start`] after `init` |
+//! | `{shutdown, Timeout}`, `brutal_kill` | [`ChildSpec::stop_within`], with zero |
+//! | intensity reached: the supervisor exits | [`Overflow::Escalate`]; or [`Overflow::Park`], which OTP has not |
+//! | `terminate/2` | [`Behavior::stopping`], which may give a future to wait for |
+//! | `handle_continue` | [`Ctx::cast_self`] |
+//! | `Task` under a supervisor | [`task::task`]; one killable call with a deadline: [`work::work`] |
+//! | `erlang:start_timer`, `cancel_timer` | [`Timers`]: keyed, late firings are told apart |
+//! | `process_info`, observer | [`stat`] and [`tree`]: read without asking the actor |
+//! | application | [`Env`] (what one tree shares) and [`Root`] |
+//!
+//! What differs from OTP, and why:
+//!
+//! - A handler cannot wait: it is a plain function (design.md 5.2). It starts work and hears back.
+//! - A kill takes effect between messages. An actor stuck *in* a handler cannot be killed by anybody; after a grace it is
+//!   left behind, counted ([`stat::Totals::abandoned`]), its place refilled and whatever ran below it ended.
+//! - Messages queued in an incarnation die with it: their [`Reply`]s answer that they are lost, their permits come back.
+//! - A parent that panics or is killed takes its children along without their `stopping`; one that fails or gives up stops
+//!   them in order first.
+//!
+//! ```
+//! use egress_actors::kit::{Behavior, ChildSpec, Ctx, Env, Ref, Root, actor::InitError, clock::Clock};
+//!
+//! enum CounterMsg {
+//!     /// Adds that many.
+//!     Add(u32),
+//!     /// The end of counting.
+//!     Enough,
+//! }
+//! egress_actors::named!(CounterMsg: Add, Enough);
+//!
+//! struct Counter(u32);
+//!
+//! impl Behavior for Counter {
+//!     const KIND: &'static str = "counter";
+//!     type Msg = CounterMsg;
+//!     type Args = u32;
+//!
+//!     fn init(first: u32, _: &mut Ctx<CounterMsg>) -> Result<Self, InitError> {
+//!         Ok(Self(first))
+//!     }
+//!
+//!     fn handle(&mut self, message: CounterMsg, ctx: &mut Ctx<CounterMsg>) {
+//!         match message {
+//!             CounterMsg::Add(n) => self.0 += n,
+//!             CounterMsg::Enough => ctx.stop(),
+//!         }
+//!     }
+//! }
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+//! # runtime.block_on(async {
+//! let env = Env::new(Clock::System);
+//! let counter = Ref::new("counter");
+//! let mut root = Root::start(&env, ChildSpec::of::<Counter>("counter", &counter, || 1));
+//! counter.cast_or_drop(CounterMsg::Add(2));
+//! counter.cast_or_drop(CounterMsg::Enough);
+//! assert_eq!(root.ended().await, egress_actors::kit::Exit::Normal);
+//! # });
+//! ```
 
 pub mod actor;
 pub mod clock;
@@ -25,7 +83,7 @@ pub mod work;
 pub use actor::{Behavior, Ctx, Env, Root};
 pub use mailbox::{Entry, Permit, Refused};
 pub use reference::{Answer, CallError, Named, Ref, Reply, Tell};
-pub use supervisor::{ChildEnd, ChildSpec, Exit, Intensity, Overflow, Restart, Strategy, Supervision};
+pub use supervisor::{ChildEnd, ChildId, ChildSpec, Exit, Intensity, Overflow, Restart, Strategy, Supervision};
 pub use timers::{Fired, Timers};
 
 /// Names the variants of a message enum for the statistics: `named!(HostMsg: Submit, Done, Tick);`
@@ -42,3 +100,6 @@ macro_rules! named {
         }
     };
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +16,10 @@ use tokio::sync::oneshot;
 
 use super::clock::Clock;
 use super::reference::{Named, Ref, Target, Tell};
-use super::stat::{Registry, Stat};
-use super::supervisor::children::{Children, Notice, Outcome};
+use super::stat::{Registry, Stat, Status};
+use super::supervisor::children::{Children, KILL_GRACE, Notice, Outcome};
 use super::supervisor::{ChildEnd, ChildId, ChildSpec, Exit, Restart, Supervision};
+use super::task::panic_text;
 use crate::domain::clock::Now;
 
 /// What one running system shares: the index of its tree and its clock. No process-wide names: trees can run side by side.
@@ -46,15 +48,18 @@ pub trait Behavior: Sized + Send + 'static {
     type Msg: Named;
     type Args: Send + 'static;
 
-    /// Builds the state and starts the fixed children; nothing else.
+    /// Builds the state and starts the fixed children; nothing else. What takes long is a message to itself
+    /// ([`Ctx::cast_self`]); messages from others may come before that one. An `Err` counts as a failure.
     fn init(args: Self::Args, ctx: &mut Ctx<Self::Msg>) -> Result<Self, InitError>;
 
     fn handle(&mut self, message: Self::Msg, ctx: &mut Ctx<Self::Msg>);
 
-    /// A child that will not be restarted has ended.
+    /// A child that will not be restarted has ended; its id is free again.
     fn child_ended(&mut self, _end: ChildEnd, _ctx: &mut Ctx<Self::Msg>) {}
 
-    /// The actor is about to end in order; children are still there. Not called after a kill or a failure.
+    /// The actor is about to end in order, by its own will or by its supervisor's; children are still there, and are stopped
+    /// once the future that this gives is through. Not called after a kill or a failure: nothing that must happen may live
+    /// only here.
     fn stopping(&mut self, _ctx: &mut Ctx<Self::Msg>) -> Option<Lingering> {
         None
     }
@@ -124,18 +129,20 @@ impl<M: Named> Ctx<M> {
         Tell::new(move |value| drop(target.send(Mail::User(wrap(value)))))
     }
 
-    /// Starts a child. False if one of its id is there already.
+    /// Starts a child. False if one of its id is there already, also while that one is being stopped; then nothing is
+    /// started, and replies in the spec answer that they are lost.
     pub fn start(&mut self, spec: ChildSpec) -> bool {
         self.children.start(spec)
     }
 
-    /// Stops a child for good, within its limit. Its end is told by `child_ended`.
+    /// Stops a child for good, within its limit. Its end is told by `child_ended`; that of a parked one was told before, it
+    /// only leaves the tree.
     pub fn stop_child(&mut self, id: &ChildId) {
         let outcome = self.children.stop(id);
         self.note(outcome);
     }
 
-    /// Ends a child at once.
+    /// Ends a child for good and at once. Its end is told by `child_ended`.
     pub fn kill_child(&mut self, id: &ChildId) {
         let outcome = self.children.kill(id);
         self.note(outcome);
@@ -166,7 +173,7 @@ impl<M: Named> Ctx<M> {
         }
     }
 
-    /// Ends this actor as failed after the current message.
+    /// Ends this actor as failed after the current message. Unlike after a panic, its children are stopped in order first.
     pub fn fail(&mut self, why: impl Into<String>) {
         self.verdict = Verdict::Fail(why.into());
     }
@@ -198,11 +205,25 @@ struct Inside<B: Behavior> {
     args: Option<B::Args>,
     behavior: Option<B>,
     ctx: Ctx<B::Msg>,
+    failure: Option<String>,
 }
 
 impl<B: Behavior> Inside<B> {
+    /// One step of the actor. After a panic its state is gone before anybody hears of it, as its successor may need what
+    /// it held: a file, a port.
+    fn step(&mut self, step: impl FnOnce(&mut Self)) -> Result<(), ActorProcessingErr> {
+        let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            step(&mut *self);
+            self.settle();
+        }));
+        done.map_err(|panic| {
+            self.behavior = None;
+            panic_text(&*panic).into()
+        })
+    }
+
     /// Tells the behaviour of ended children, and applies what it decided meanwhile.
-    fn settle(&mut self) -> Result<(), ActorProcessingErr> {
+    fn settle(&mut self) {
         while let Some(behavior) = self.behavior.as_mut()
             && !self.ctx.ended.is_empty()
         {
@@ -211,13 +232,12 @@ impl<B: Behavior> Inside<B> {
             }
         }
         match std::mem::replace(&mut self.ctx.verdict, Verdict::GoOn) {
-            Verdict::GoOn => Ok(()),
-            Verdict::Stop => {
-                self.ctx.myself.stop(None);
-                Ok(())
-            }
-            Verdict::Fail(why) => Err(why.into()),
+            Verdict::GoOn => return,
+            Verdict::Stop => {}
+            // Reported by `post_stop`: an `Err` from here would kill the children instead of stopping them.
+            Verdict::Fail(why) => self.failure = Some(why),
         }
+        self.ctx.myself.stop(None);
     }
 }
 
@@ -235,15 +255,16 @@ impl<B: Behavior> Actor for Shell<B> {
         let notices = myself.clone();
         let notify = Tell::new(move |notice| drop(notices.send_message(Mail::Notice(notice))));
         let children =
-            Children::new(myself.get_cell(), birth.stat.path().clone(), birth.env.clone(), B::supervision(), notify);
+            Children::new(myself.get_cell(), birth.stat.clone(), birth.env.clone(), B::supervision(), notify);
         let ctx = Ctx { myself, stat: birth.stat, env: birth.env, children, ended: Vec::new(), verdict: Verdict::GoOn };
-        Ok(Inside { args: Some(args), behavior: None, ctx })
+        Ok(Inside { args: Some(args), behavior: None, ctx, failure: None })
     }
 
     async fn post_start(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {
         let args = inside.args.take().expect("post_start runs once");
         inside.behavior = Some(B::init(args, &mut inside.ctx)?);
-        inside.settle()
+        inside.ctx.children.initialized();
+        inside.step(|_| ())
     }
 
     async fn handle(
@@ -252,22 +273,19 @@ impl<B: Behavior> Actor for Shell<B> {
         mail: Self::Msg,
         inside: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        match mail {
+        inside.step(|inside| match mail {
             Mail::User(message) => {
-                let index = message.index();
-                inside.ctx.stat.begin(index);
+                inside.ctx.stat.begin(message.index());
                 let behavior = inside.behavior.as_mut().expect("messages are handled after post_start");
                 behavior.handle(message, &mut inside.ctx);
                 inside.ctx.stat.end();
-                inside.settle()
             }
             Mail::Notice(notice) => {
                 let outcome = inside.ctx.children.reaped(notice);
                 inside.ctx.note(outcome);
-                inside.settle()
             }
-            Mail::Nothing => Ok(()),
-        }
+            Mail::Nothing => {}
+        })
     }
 
     async fn handle_supervisor_evt(
@@ -276,19 +294,24 @@ impl<B: Behavior> Actor for Shell<B> {
         event: SupervisionEvent,
         inside: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let outcome = inside.ctx.children.observe(event);
-        inside.ctx.note(outcome);
-        inside.settle()
+        inside.step(|inside| {
+            let outcome = inside.ctx.children.observe(event);
+            inside.ctx.note(outcome);
+        })
     }
 
     async fn post_stop(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {
-        if let Some(behavior) = inside.behavior.as_mut()
+        inside.ctx.stat.set_status(Status::Stopping);
+        if inside.failure.is_none()
+            && let Some(behavior) = inside.behavior.as_mut()
             && let Some(lingering) = behavior.stopping(&mut inside.ctx)
         {
             lingering.await;
         }
         inside.ctx.children.stop_all().await;
-        Ok(())
+        // Here and not later: ractor sends the rest of the state to the parent, to be dropped when that gets round to it.
+        inside.behavior = None;
+        inside.failure.take().map_or(Ok(()), |why| Err(why.into()))
     }
 }
 
@@ -315,11 +338,11 @@ pub struct Root {
 }
 
 impl Root {
-    /// Starts a tree whose root is described by `spec`. The root is not restarted: its end is the end of the tree.
+    /// Starts a tree whose root is described by `spec`. The root is not restarted, its end is the end of the tree; the
+    /// restart type and the limit in `spec` do not count. Dropping this does not end the tree.
     pub fn start(env: &Arc<Env>, spec: ChildSpec) -> Self {
         let (told, ended) = oneshot::channel();
-        let stat = env.registry.place("".into(), None, "anchor", <() as Named>::NAMES);
-        env.registry.remove(&stat);
+        let stat = Arc::new(Stat::new("".into(), None, Anchor::KIND, <() as Named>::NAMES));
         let birth = Birth { parent: None, env: env.clone(), stat };
         let to = Ref::new("anchor");
         let cell = spawn::<Anchor>(birth, &to, (spec, told));
@@ -338,6 +361,8 @@ impl Root {
             return true;
         }
         self.cell.kill();
+        // What is not stuck in a handler is gone in no time.
+        let _in_time = self.cell.wait(Some(KILL_GRACE)).await;
         false
     }
 }
@@ -353,7 +378,8 @@ impl Behavior for Anchor {
     type Args = (ChildSpec, oneshot::Sender<Exit>);
 
     fn init((spec, told): Self::Args, ctx: &mut Ctx<()>) -> Result<Self, InitError> {
-        ctx.start(spec.restart(Restart::Temporary));
+        // The limit is the one that `Root::stop_within` is given.
+        ctx.start(spec.restart(Restart::Temporary).stop_within(Duration::MAX));
         Ok(Self { told: Some(told) })
     }
 

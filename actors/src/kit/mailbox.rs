@@ -4,12 +4,14 @@
 //! back when the message is handled or dropped with its actor. Results and timers come in beside the bound.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::actor::Env;
 use super::reference::{Answer, CallError, Named, Ref, answer, answered};
+use super::stat::Counters;
 
 /// A place in a bounded entry. Dropping it gives the place back.
 #[derive(Debug)]
@@ -27,14 +29,13 @@ pub enum Refused {
 /// A bounded way into an actor. Cheap to clone; all clones share the places.
 pub struct Entry<M: Named> {
     to: Ref<M>,
-    kind: &'static str,
     places: Arc<Semaphore>,
-    env: Arc<Env>,
+    counters: Arc<Counters>,
 }
 
 impl<M: Named> Clone for Entry<M> {
     fn clone(&self) -> Self {
-        Self { to: self.to.clone(), kind: self.kind, places: self.places.clone(), env: self.env.clone() }
+        Self { to: self.to.clone(), places: self.places.clone(), counters: self.counters.clone() }
     }
 }
 
@@ -45,16 +46,16 @@ impl<M: Named> std::fmt::Debug for Entry<M> {
 }
 
 impl<M: Named> Entry<M> {
-    /// An entry with so many places; made before its actor is started, so that the tree shows the bound.
+    /// An entry with so many places, to an actor of this kind. The tree shows the bound.
     pub fn new(env: &Arc<Env>, kind: &'static str, to: &Ref<M>, places: usize) -> Self {
         to.set_capacity(places);
-        Self { to: to.clone(), kind, places: Arc::new(Semaphore::new(places)), env: env.clone() }
+        Self { to: to.clone(), places: Arc::new(Semaphore::new(places)), counters: env.registry.counters(kind) }
     }
 
     /// Takes a place, for a message that is sent with it.
     pub fn place(&self) -> Result<Permit, Refused> {
         self.places.clone().try_acquire_owned().map(Permit).map_err(|_| {
-            self.env.registry.count(self.kind, |totals| totals.rejected += 1);
+            self.counters.rejected.fetch_add(1, Relaxed);
             Refused::Full
         })
     }

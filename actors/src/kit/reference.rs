@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use ractor::ActorRef;
+use ractor::{ActorRef, ActorStatus};
 use tokio::sync::oneshot;
 
 use super::actor::Mail;
@@ -40,6 +40,10 @@ pub(super) struct Target<M: Named> {
 }
 
 impl<M: Named> Target<M> {
+    fn is_up(&self) -> bool {
+        matches!(self.actor.get_status(), ActorStatus::Unstarted | ActorStatus::Starting | ActorStatus::Running)
+    }
+
     pub(super) fn send(&self, mail: Mail<M>) -> Result<(), Mail<M>> {
         self.stat.queued();
         self.actor.send_message(mail).map_err(|refused| {
@@ -100,7 +104,7 @@ impl<M: Named> Ref<M> {
     }
 
     pub fn is_up(&self) -> bool {
-        self.0.target.load().is_some()
+        self.0.target.load().as_ref().is_some_and(|target| target.is_up())
     }
 
     /// Narrows the reference to one verb.
@@ -115,6 +119,9 @@ impl<M: Named> Ref<M> {
 
     pub(super) fn set_capacity(&self, places: usize) {
         self.0.capacity.store(places, Relaxed);
+        if let Some(target) = &*self.0.target.load() {
+            target.stat.set_capacity(places);
+        }
     }
 
     pub(super) fn fill(&self, target: Target<M>) {
@@ -122,12 +129,27 @@ impl<M: Named> Ref<M> {
         self.0.target.store(Some(Arc::new(target)));
     }
 
-    /// Empties the cell if it still holds this incarnation.
+    /// Empties the cell if it still holds this incarnation. A successor may fill it at the same moment, when the parent of
+    /// both died: hence the exchange.
     pub(super) fn clear(&self, actor: &ractor::ActorCell) {
         let held = self.0.target.load();
-        if held.as_ref().is_some_and(|t| t.actor.get_id() == actor.get_id()) {
-            self.0.target.store(None);
+        if held.as_ref().is_some_and(|target| target.actor.get_id() == actor.get_id()) {
+            self.0.target.compare_and_swap(&*held, None);
         }
+    }
+
+    /// Ends the present incarnation at once, as a crash would: for tests.
+    #[cfg(any(test, feature = "testkit"))]
+    pub fn kill(&self) {
+        if let Some(target) = &*self.0.target.load() {
+            target.actor.kill();
+        }
+    }
+
+    /// The present incarnation.
+    #[cfg(test)]
+    pub(super) fn cell(&self) -> Option<ractor::ActorCell> {
+        self.0.target.load().as_ref().map(|target| target.actor.get_cell())
     }
 }
 

@@ -1,9 +1,10 @@
 //! What one actor is doing, as its own atomics: written by the actor, read by anybody without asking it.
 //!
-//! A [`Stat`] belongs to a place in the tree and outlives the incarnations of its actor.
+//! A [`Stat`] belongs to one incarnation; its successor at the same place takes over the totals. So an incarnation that
+//! was left behind in a handler, and a sender that was just about to queue a message for a dead one, spoil nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -61,10 +62,17 @@ pub struct Stat {
     since: AtomicU64,
     progress: AtomicU64,
     status: AtomicU8,
+    /// Its place was given up or taken by a successor: whoever still runs here may start nothing more.
+    retired: AtomicBool,
 }
 
 impl Stat {
-    fn new(path: Arc<str>, parent: Option<Arc<str>>, kind: &'static str, names: &'static [&'static str]) -> Self {
+    pub(super) fn new(
+        path: Arc<str>,
+        parent: Option<Arc<str>>,
+        kind: &'static str,
+        names: &'static [&'static str],
+    ) -> Self {
         Self {
             path,
             parent,
@@ -79,6 +87,17 @@ impl Stat {
             since: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             status: AtomicU8::new(Status::Running as u8),
+            retired: AtomicBool::new(false),
+        }
+    }
+
+    /// The statistics of the next incarnation at this place.
+    fn successor(&self) -> Self {
+        Self {
+            capacity: AtomicUsize::new(self.capacity.load(Relaxed)),
+            handled: AtomicU64::new(self.handled.load(Relaxed)),
+            restarts: AtomicU32::new(self.restarts.load(Relaxed).saturating_add(1)),
+            ..Self::new(self.path.clone(), self.parent.clone(), self.kind, self.names)
         }
     }
 
@@ -106,16 +125,15 @@ impl Stat {
         self.depth.fetch_sub(1, Relaxed);
     }
 
-    /// A new incarnation begins: what the old one had queued died with it.
-    pub(super) fn reborn(&self) {
+    /// The incarnation is gone: what it had queued died with it.
+    pub(super) fn fell(&self, status: Status) {
         self.depth.store(0, Relaxed);
         self.current.store(IDLE, Relaxed);
-        self.progress.store(self.millis(), Relaxed);
-        self.set_status(Status::Running);
+        self.set_status(status);
     }
 
-    pub(super) fn restarted(&self) {
-        self.restarts.fetch_add(1, Relaxed);
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Relaxed)
     }
 
     pub(super) fn begin(&self, message: u8) {
@@ -180,10 +198,18 @@ impl Stat {
 #[derive(Debug, Default)]
 pub struct Registry {
     stats: DashMap<Arc<str>, Arc<Stat>>,
-    totals: DashMap<&'static str, Totals>,
+    totals: DashMap<&'static str, Arc<Counters>>,
 }
 
-/// What outlives the actors it was counted on, by kind.
+/// What outlives the actors it was counted on, of one kind.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) restarts: AtomicU64,
+    pub(super) abandoned: AtomicU64,
+    pub(super) rejected: AtomicU64,
+}
+
+/// A reading of what outlives the actors it was counted on, of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     pub restarts: u64,
@@ -194,32 +220,45 @@ pub struct Totals {
 }
 
 impl Registry {
-    pub(super) fn place(
-        &self,
-        path: Arc<str>,
-        parent: Option<Arc<str>>,
-        kind: &'static str,
-        names: &'static [&'static str],
-    ) -> Arc<Stat> {
-        let stat = Arc::new(Stat::new(path.clone(), parent, kind, names));
-        self.stats.insert(path, stat.clone());
+    /// Lists a new place.
+    pub(super) fn place(&self, stat: Stat) -> Arc<Stat> {
+        let stat = Arc::new(stat);
+        if let Some(before) = self.stats.insert(stat.path.clone(), stat.clone()) {
+            before.retired.store(true, Relaxed);
+        }
         stat
     }
 
-    /// Removes a place, and whatever is still listed below it, as a killed parent takes its children along.
+    /// Lists the next incarnation at the same place.
+    pub(super) fn succeed(&self, before: &Stat) -> Arc<Stat> {
+        before.retired.store(true, Relaxed);
+        self.place(before.successor())
+    }
+
+    /// Removes a place, if it was not taken by another incarnation meanwhile.
     pub(super) fn remove(&self, stat: &Arc<Stat>) {
+        stat.retired.store(true, Relaxed);
         self.stats.remove_if(stat.path(), |_, listed| Arc::ptr_eq(listed, stat));
     }
 
-    /// Drops what is listed below `path`: the actors there died with their parent.
-    pub(super) fn prune_below(&self, path: &str) {
-        self.stats.retain(|other, _| {
-            !(other.len() > path.len() && other.starts_with(path) && other.as_bytes()[path.len()] == b'/')
-        });
+    /// Removes what is listed below `stat`, which will not clean up after itself for now: it is stuck in a handler. Looks
+    /// at every place, so it is for this rare case only; everybody else removes the places of the children it had.
+    pub(super) fn remove_below(&self, stat: &Stat) {
+        let all = self.all();
+        let mut above = vec![stat.path().clone()];
+        while let Some(path) = above.pop() {
+            for below in all.iter().filter(|other| other.parent() == Some(&path)) {
+                above.push(below.path().clone());
+                self.remove(below);
+            }
+        }
     }
 
-    pub(super) fn count(&self, kind: &'static str, change: impl FnOnce(&mut Totals)) {
-        change(&mut self.totals.entry(kind).or_default());
+    pub(super) fn counters(&self, kind: &'static str) -> Arc<Counters> {
+        if let Some(counters) = self.totals.get(kind) {
+            return counters.clone();
+        }
+        self.totals.entry(kind).or_default().clone()
     }
 
     /// All places, in no order.
@@ -240,6 +279,17 @@ impl Registry {
     }
 
     pub fn totals(&self) -> Vec<(&'static str, Totals)> {
-        self.totals.iter().map(|entry| (*entry.key(), *entry.value())).collect()
+        self.totals
+            .iter()
+            .map(|entry| {
+                let counters = entry.value();
+                let totals = Totals {
+                    restarts: counters.restarts.load(Relaxed),
+                    abandoned: counters.abandoned.load(Relaxed),
+                    rejected: counters.rejected.load(Relaxed),
+                };
+                (*entry.key(), totals)
+            })
+            .collect()
     }
 }

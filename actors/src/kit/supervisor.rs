@@ -1,5 +1,9 @@
 //! Supervision: child specs as data, the decision as a pure machine, the running children as a table.
 //!
+//! Children started in `init` are fixed: when their parent ends, they are stopped one by one from the last to the first.
+//! Those started later, and temporary ones, are dynamic: they are stopped together, before the fixed ones. (Under
+//! `RestForOne` the later ones depend on the earlier ones, so that only temporary ones are stopped together.)
+//!
 //! Every actor of the system can have children: its shell owns a [`Children`](children::Children) table and classifies
 //! exits by our own record of who asked for them, as ractor reports a killed child like one that ended by itself.
 //!
@@ -32,6 +36,7 @@ pub enum Strategy {
     /// Nothing.
     OneForOne,
     /// Those that were started after it are stopped, in reverse, and started again behind it, in order: they depend on it.
+    /// Temporary ones among them end.
     RestForOne,
 }
 
@@ -42,7 +47,7 @@ pub enum Restart {
     Permanent,
     /// If it did not end by itself normally.
     Transient,
-    /// Never: its parent hears of the end.
+    /// Never, whoever ended it: its parent hears of the end.
     Temporary,
 }
 
@@ -54,11 +59,15 @@ pub struct Intensity {
 }
 
 /// What happens when restarts are more than normal.
+///
+/// `Park` is for independent siblings ([`Strategy::OneForOne`]): those that stand behind a parked child under `RestForOne`
+/// go on without what they depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
-    /// Counted over all children; the supervisor fails, and its own supervisor decides.
+    /// Counted over all children; the supervisor stops the others in order and fails, and its own supervisor decides.
     Escalate,
-    /// Counted for each child; that child stays down, its parent hears of it ([`Exit::GaveUp`]) and may start it again.
+    /// Counted for each child; that child stays down, its parent hears of it ([`Exit::GaveUp`]) and may start it again. It
+    /// stays visible in the tree until then, or until [`stop_child`](super::Ctx::stop_child).
     Park,
 }
 
@@ -158,7 +167,8 @@ impl ChildSpec {
         self
     }
 
-    /// How long a stop may take before the child is killed.
+    /// How long a stop may take before the child is killed; with zero it is killed at once. A parent needs the sum of the
+    /// limits of its fixed children and the largest of the others.
     #[must_use]
     pub fn stop_within(mut self, limit: Duration) -> Self {
         self.stop_within = limit;

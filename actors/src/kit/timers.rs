@@ -44,9 +44,10 @@ impl<K: Clone + Eq + Hash + Send + 'static> Timers<K> {
         self.generation += 1;
         let fired = Fired { key: key.clone(), generation: self.generation };
         let fire = self.fire.clone();
-        let at = tokio::time::Instant::now() + after;
+        // Made here, so that it counts from now; a time too far to be added up is as good as never.
+        let sleep = tokio::time::sleep(after);
         let task = tokio::spawn(async move {
-            tokio::time::sleep_until(at).await;
+            sleep.await;
             fire.send(fired);
         });
         self.armed.insert(key, Armed { generation: self.generation, task: task.abort_handle() });

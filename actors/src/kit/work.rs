@@ -2,6 +2,9 @@
 //!
 //! The deadline is kept by the child itself, not by the future: it frees the one who waits even if the future never
 //! returns, or blocks its thread. A kill drops the future; the reply, dropped with it, answers [`Done::Lost`].
+//!
+//! The future is aborted, not waited for: it is dropped at the await where it stands, usually at once, but the outcome may
+//! be told a little earlier. One that never comes to an await goes on, and keeps its thread.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -21,7 +24,7 @@ use super::timers::{Fired, Timers};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done<T> {
     Finished(T),
-    /// The deadline passed; the future was dropped.
+    /// The deadline passed; the future is dropped.
     Deadline,
     /// The future panicked.
     Panicked(String),

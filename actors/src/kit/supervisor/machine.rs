@@ -91,14 +91,15 @@ impl Machine {
         let Some(child) = self.children.get_mut(id) else { return Vec::new() };
         match child.state {
             State::Idle => Vec::new(),
-            State::Stopping { forget: true } => {
+            // Stopped for good; or on behalf of one before it, where a temporary child is not started again (as in OTP).
+            State::Stopping { forget } if forget || child.restart == Restart::Temporary => {
                 self.children.remove(id);
                 let exit = if exit == Exit::Abandoned { exit } else { Exit::Asked };
                 let mut effects = vec![Effect::Ended(ChildEnd { id: id.clone(), exit })];
                 effects.extend(self.advance());
                 effects
             }
-            State::Stopping { forget: false } => {
+            State::Stopping { .. } => {
                 child.state = State::Idle;
                 self.advance()
             }
@@ -211,3 +212,6 @@ impl Exit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

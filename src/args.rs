@@ -121,20 +121,38 @@ pub struct Args {
     /// What happens to instances when the operator ends (with --standalone; default: keep)
     ///
     /// Kept instances run on and are adopted at the next start.
-    #[arg(long, env = "EGRESS_ON_EXIT", value_name = "keep|delete", hide_possible_values = true, help_heading = "What to run")]
+    #[arg(
+        long,
+        env = "EGRESS_ON_EXIT",
+        value_name = "keep|delete",
+        hide_possible_values = true,
+        help_heading = "What to run"
+    )]
     pub on_exit: Option<OnExit>,
 
     /// Address of the lease API
     ///
     /// `:PORT` listens on every IPv4 address (`[::]:PORT` on IPv6 too). Without DISCOVERY_TOKEN it is narrowed to
     /// loopback, whatever is written here.
-    #[arg(long, env = "EGRESS_DISCOVERY_ADDR", value_name = "[HOST]:PORT", default_value = ":8090", help_heading = "Servers")]
+    #[arg(
+        long,
+        env = "EGRESS_DISCOVERY_ADDR",
+        value_name = "[HOST]:PORT",
+        default_value = ":8090",
+        help_heading = "Servers"
+    )]
     pub discovery_addr: ListenAddr,
 
     /// Address of /livez, /readyz, /metrics and /admin
     ///
     /// It answers even while everything else is busy. /admin needs ADMIN_TOKEN, or a caller on loopback.
-    #[arg(long, env = "EGRESS_ADMIN_ADDR", value_name = "[HOST]:PORT", default_value = ":8080", help_heading = "Servers")]
+    #[arg(
+        long,
+        env = "EGRESS_ADMIN_ADDR",
+        value_name = "[HOST]:PORT",
+        default_value = ":8080",
+        help_heading = "Servers"
+    )]
     pub admin_addr: ListenAddr,
 
     /// Certificate chain for both servers, PEM; needs --tls-key
@@ -156,7 +174,13 @@ pub struct Args {
     /// What probes fetch through each proxy, unless a Proxy says otherwise
     ///
     /// http or https. Generated proxies may reach it even where it lies in a private network.
-    #[arg(long, env = "EGRESS_PROBE_TARGET", value_name = "URL", default_value = "https://www.gstatic.com/generate_204", help_heading = "Health")]
+    #[arg(
+        long,
+        env = "EGRESS_PROBE_TARGET",
+        value_name = "URL",
+        default_value = "https://www.gstatic.com/generate_204",
+        help_heading = "Health"
+    )]
     pub probe_target: UncheckedUrl,
 
     /// Probes that run at once, 1 to 10000
@@ -231,7 +255,13 @@ pub struct Args {
     /// json or text (default: text on a terminal, else json)
     ///
     /// With json every line on stdout is one object with ts, level, msg and fields, and nothing goes to stderr.
-    #[arg(long, env = "EGRESS_LOG_FORMAT", value_name = "json|text", hide_possible_values = true, help_heading = "Logs")]
+    #[arg(
+        long,
+        env = "EGRESS_LOG_FORMAT",
+        value_name = "json|text",
+        hide_possible_values = true,
+        help_heading = "Logs"
+    )]
     pub log_format: Option<LogFormat>,
 
     /// error, warn, info, debug, trace, or a filter such as info,egress_operator=debug

@@ -220,7 +220,8 @@ impl Config {
             return Err(bad("--max-lease-ttl", given, "is less than 1s", "give a time such as 1h").into());
         }
         if let Some(LeaseJournal::File(file)) = &args.lease_journal {
-            warnings.push(format!("--lease-journal {}: leases are not yet written down by this version", file.display()));
+            warnings
+                .push(format!("--lease-journal {}: leases are not yet written down by this version", file.display()));
         }
         if args.gc_allow_namespaced && args.proxy_namespace.is_none() {
             warnings.push("--gc-allow-namespaced has no meaning without --proxy-namespace".to_owned());
@@ -349,7 +350,12 @@ fn distinct_addresses(all: &[(&'static str, Option<SocketAddr>)]) -> Result<(), 
         for (earlier, taken) in &given[..at] {
             let overlap = addr.ip() == taken.ip() || addr.ip().is_unspecified() || taken.ip().is_unspecified();
             if addr.port() != 0 && addr.port() == taken.port() && overlap {
-                return Err(bad(flag, addr, format!("is taken by {earlier} ({taken})"), "give each server a port of its own"));
+                return Err(bad(
+                    flag,
+                    addr,
+                    format!("is taken by {earlier} ({taken})"),
+                    "give each server a port of its own",
+                ));
             }
         }
     }
@@ -379,9 +385,15 @@ fn check_timeout(given: Option<Duration>, interval: Duration) -> Result<Duration
 fn probe_target(text: &str) -> Result<Url, BadFlag> {
     const FLAG: &str = "--probe-target";
     // The value is shown only where it cannot hold a password.
-    let refuse = |why: String, way_out| BadFlag { flag: FLAG, value: (!text.contains('@')).then(|| text.to_owned()), why, way_out };
-    let url = Url::parse(text)
-        .map_err(|error| refuse(format!("is not a URL ({error})"), "write it like https://www.gstatic.com/generate_204"))?;
+    let refuse = |why: String, way_out| BadFlag {
+        flag: FLAG,
+        value: (!text.contains('@')).then(|| text.to_owned()),
+        why,
+        way_out,
+    };
+    let url = Url::parse(text).map_err(|error| {
+        refuse(format!("is not a URL ({error})"), "write it like https://www.gstatic.com/generate_204")
+    })?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refuse("holds a user name or password".to_owned(), "leave the part before @ out"));
     }

@@ -84,7 +84,18 @@ impl PartialEq for Args {
 fn the_command_line_is_sound_and_help_teaches() {
     Args::command_line().debug_assert();
     let help = Args::command_line().render_long_help().to_string();
-    for part in ["What to run:", "Servers:", "Health:", "Leases:", "Orphans:", "Logs:", "Examples:", "[env: EGRESS_STATE_DIR]", "[default: 15s]", "DISCOVERY_TOKEN"] {
+    for part in [
+        "What to run:",
+        "Servers:",
+        "Health:",
+        "Leases:",
+        "Orphans:",
+        "Logs:",
+        "Examples:",
+        "[env: EGRESS_STATE_DIR]",
+        "[default: 15s]",
+        "DISCOVERY_TOKEN",
+    ] {
         assert!(help.contains(part), "no `{part}` in\n{help}");
     }
     assert!(Args::command_line().render_version().starts_with("egress-proxies-operator 0."));
@@ -127,7 +138,16 @@ fn each_bad_value_is_refused_with_the_flag_and_the_way_out() {
 
 #[test]
 fn values_are_read_as_people_write_them() {
-    let args = read(&["--list-interval", "1m30s", "--leader-elect", "--lease-journal", "none", "--log-level", "warn,egress_operator=debug"]).expect("valid");
+    let args = read(&[
+        "--list-interval",
+        "1m30s",
+        "--leader-elect",
+        "--lease-journal",
+        "none",
+        "--log-level",
+        "warn,egress_operator=debug",
+    ])
+    .expect("valid");
     assert_eq!(args.list_interval, Duration::from_secs(90));
     assert_eq!(args.leader_elect, Some(true));
     assert_eq!(args.lease_journal, Some(LeaseJournal::None));
@@ -163,7 +183,8 @@ fn a_token_that_nobody_could_use_is_an_error_and_not_no_token() {
         Tokens::read(|name| if name == "ADMIN_TOKEN" { value.clone() } else { None }).map_err(|error| error.to_string())
     };
     const OUT: &str = "set it to a token of visible ASCII characters, or unset it";
-    let spaces = format!("ADMIN_TOKEN holds white space or characters that are not plain ASCII (a newline at its end?); {OUT}");
+    let spaces =
+        format!("ADMIN_TOKEN holds white space or characters that are not plain ASCII (a newline at its end?); {OUT}");
     assert_eq!(read(Some("".into())).expect_err("empty"), format!("ADMIN_TOKEN is empty; {OUT}"));
     for bad in ["s3cret\n", "s3 cret", "s3cret\0", "s3crét"] {
         assert_eq!(read(Some(bad.into())).expect_err("unusable"), spaces);

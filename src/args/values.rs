@@ -48,7 +48,9 @@ impl ListenAddr {
     pub fn on_loopback(self) -> (SocketAddr, bool) {
         match self.0.ip() {
             ip if ip.is_loopback() => (self.0, false),
-            IpAddr::V6(ip) if !ip.is_unspecified() => (SocketAddr::new(Ipv6Addr::LOCALHOST.into(), self.0.port()), true),
+            IpAddr::V6(ip) if !ip.is_unspecified() => {
+                (SocketAddr::new(Ipv6Addr::LOCALHOST.into(), self.0.port()), true)
+            }
             _ => (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.0.port()), true),
         }
     }
@@ -133,7 +135,8 @@ impl FromStr for LogFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const FORM: &str = "write error, warn, info, debug, trace or off, or a filter such as info,egress_operator=debug";
+        const FORM: &str =
+            "write error, warn, info, debug, trace or off, or a filter such as info,egress_operator=debug";
         let text = text.trim();
         if text.is_empty() {
             return Err(format!("empty; {FORM}"));
@@ -192,7 +195,10 @@ fn checked_token(variable: &'static str, token: SecretString) -> Result<SecretSt
         Err(BadToken { variable, why: "is empty" })
     } else if !text.bytes().all(|b| b.is_ascii_graphic()) {
         // An HTTP header could not carry it, so that no client would ever get in.
-        Err(BadToken { variable, why: "holds white space or characters that are not plain ASCII (a newline at its end?)" })
+        Err(BadToken {
+            variable,
+            why: "holds white space or characters that are not plain ASCII (a newline at its end?)",
+        })
     } else {
         Ok(token)
     }

@@ -98,12 +98,16 @@ fn a_password_in_the_probe_target_is_refused_without_being_shown() {
     // No `@` from the directory's place holder here: the flags go in as they are.
     let refused = |target: &str| {
         let here = given.dir.path().to_str().expect("a plain path");
-        let line = STANDALONE.iter().map(|f| f.replace('@', here)).chain(["--probe-target".to_owned(), target.to_owned()]);
+        let line =
+            STANDALONE.iter().map(|f| f.replace('@', here)).chain(["--probe-target".to_owned(), target.to_owned()]);
         let args = Args::try_read(std::iter::once("operator".to_owned()).chain(line)).expect("parsed one by one");
         assert!(!format!("{args:?}").contains("s3cret"), "{args:?}");
         Config::from_args(args, Tokens::default()).expect_err("refused").to_string()
     };
-    assert_eq!(refused("https://u:s3cret@a/"), "--probe-target: holds a user name or password; leave the part before @ out");
+    assert_eq!(
+        refused("https://u:s3cret@a/"),
+        "--probe-target: holds a user name or password; leave the part before @ out"
+    );
     assert_eq!(
         refused("https://u:s3cret@a:99999/"),
         "--probe-target: is not a URL (invalid port number); write it like https://www.gstatic.com/generate_204"
@@ -138,7 +142,8 @@ fn the_defaults_are_those_of_the_contract() {
         config.leases,
         Leases { cooldown: seconds(300), max_ttl: seconds(3600), drain_timeout: seconds(0), journal: None }
     );
-    let gc = Gc { every: seconds(600), min_age: seconds(900), max_deletes: 10, dry_run: false, allow_namespaced: false };
+    let gc =
+        Gc { every: seconds(600), min_age: seconds(900), max_deletes: 10, dry_run: false, allow_namespaced: false };
     assert_eq!(config.gc, gc);
     assert_eq!(config.admin.addr.to_string(), "0.0.0.0:8080");
     assert_eq!((config.echo_addr, config.tls, config.operator_id, config.proxy_namespace), (None, None, None, None));
@@ -150,7 +155,10 @@ fn the_check_timeout_follows_a_shorter_interval() {
     let given = Given::new();
     let timeout = |flags: &[&str]| given.standalone(flags).expect("valid").health.check_timeout;
     assert_eq!(timeout(&["--provider-check-interval", "10s"]), Duration::from_secs(10));
-    assert_eq!(timeout(&["--provider-check-interval", "10s", "--provider-check-timeout", "3s"]), Duration::from_secs(3));
+    assert_eq!(
+        timeout(&["--provider-check-interval", "10s", "--provider-check-timeout", "3s"]),
+        Duration::from_secs(3)
+    );
     assert_eq!(timeout(&["--provider-check-timeout", "1m"]), Duration::from_secs(60));
 }
 

@@ -135,7 +135,8 @@ mod tests {
     use super::*;
 
     const ONE: &str = "providers: [{name: a, type: process, ports: 31280-31281}]\n";
-    const TWO: &str = "providers:\n- {name: a, type: process, ports: 31280-31281}\n- {name: b, type: process, ports: 31290-31291}\n";
+    const TWO: &str =
+        "providers:\n- {name: a, type: process, ports: 31280-31281}\n- {name: b, type: process, ports: 31290-31291}\n";
     const BAD: &str = "providers: [{name: a, type: process}]\n";
 
     fn follower(text: &str) -> ProvidersFile {

@@ -7,14 +7,16 @@ use ipnet::IpNet;
 
 use super::AllowedDestination;
 
-const FORM: &str = "write an address or CIDR, with or without a port: 127.0.0.1, 127.0.0.1:8092, 10.1.0.0/16, fd00::/8, [::1]:80";
+const FORM: &str =
+    "write an address or CIDR, with or without a port: 127.0.0.1, 127.0.0.1:8092, 10.1.0.0/16, fd00::/8, [::1]:80";
 
 impl FromStr for AllowedDestination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (net, port) = split_port(text).ok_or_else(|| format!("`{text}` is not a destination; {FORM}"))?;
-        let net = parse_net(net).ok_or_else(|| format!("`{text}` is not a destination (names are not looked up); {FORM}"))?;
+        let net =
+            parse_net(net).ok_or_else(|| format!("`{text}` is not a destination (names are not looked up); {FORM}"))?;
         let port = match port {
             None => None,
             Some(digits) => match digits.parse::<u16>() {

@@ -179,7 +179,8 @@ impl RawProcess {
     fn check(self, at: &str, warnings: &mut Vec<String>) -> Result<ProcessEntry, Refused> {
         let refuse = |place: Location, field: &str, why: String| Refused::new(place, format!("{at}.{field}"), why);
 
-        let name = ProviderName::parse(&self.name.value).map_err(|e| refuse(self.name.referenced, "name", e.to_string()))?;
+        let name =
+            ProviderName::parse(&self.name.value).map_err(|e| refuse(self.name.referenced, "name", e.to_string()))?;
         let binary = match self.binary {
             None => PathBuf::from("/usr/sbin/squid"),
             Some(path) if path.value.is_absolute() => path.value,
@@ -198,7 +199,9 @@ impl RawProcess {
             Some(word) => match word.value.as_str() {
                 "none" => Auth::None,
                 "generated" => Auth::Generated,
-                other => return Err(refuse(word.referenced, "auth", format!("`{other}` is neither `none` nor `generated`"))),
+                other => {
+                    return Err(refuse(word.referenced, "auth", format!("`{other}` is neither `none` nor `generated`")));
+                }
             },
         };
         let mut allow_destinations: Vec<AllowedDestination> = Vec::with_capacity(self.allow_destinations.len());
@@ -269,7 +272,10 @@ fn overlaps(entries: &[Entry]) -> Vec<String> {
     for (at, Entry::Process(b)) in entries.iter().enumerate() {
         for Entry::Process(a) in &entries[..at] {
             if a.listen == b.listen && a.ports.start() <= b.ports.end() && b.ports.start() <= a.ports.end() {
-                found.push(format!("providers `{}` and `{}` share ports on {}; give each a range of its own", a.name, b.name, a.listen));
+                found.push(format!(
+                    "providers `{}` and `{}` share ports on {}; give each a range of its own",
+                    a.name, b.name, a.listen
+                ));
             }
         }
     }

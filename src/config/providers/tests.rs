@@ -17,8 +17,10 @@ fn only(text: &str) -> ProcessEntry {
 }
 
 const PORTS: &str = "  ports: 31280-31290\n";
-const NO_PROVIDERS: &str = "providers: no `providers`; write `providers:` and a list of entries below it (`providers: []` for none)";
-const FORM: &str = "write an address or CIDR, with or without a port: 127.0.0.1, 127.0.0.1:8092, 10.1.0.0/16, fd00::/8, [::1]:80";
+const NO_PROVIDERS: &str =
+    "providers: no `providers`; write `providers:` and a list of entries below it (`providers: []` for none)";
+const FORM: &str =
+    "write an address or CIDR, with or without a port: 127.0.0.1, 127.0.0.1:8092, 10.1.0.0/16, fd00::/8, [::1]:80";
 const LIST: &str = "expected a list (`[..]`, or lines that start with `- `)";
 
 #[test]
@@ -94,7 +96,10 @@ fn a_file_that_is_no_text_and_one_without_end_are_refused() {
     let error = load(Path::new("/dev/zero")).expect_err("endless");
     assert_eq!(error.to_string(), "providers config /dev/zero: is larger than 1 MiB");
     let error = load(Path::new("/nowhere/p.yaml")).expect_err("absent");
-    assert_eq!(error.to_string(), "providers config /nowhere/p.yaml: cannot be read (No such file or directory (os error 2))");
+    assert_eq!(
+        error.to_string(),
+        "providers config /nowhere/p.yaml: cannot be read (No such file or directory (os error 2))"
+    );
 }
 
 #[test]
@@ -147,15 +152,27 @@ fn destinations_are_addresses_or_networks_with_or_without_a_port() {
 fn what_is_risky_is_allowed_with_a_warning() {
     let warned = |fields: &str| parsed(&entry(fields)).expect("valid").warnings;
     let rows = [
-        ("  ports: 32000-33000\n", "provider `a`: ports 32000-33000 lie in the range for outgoing connections (32768-60999), which may take them; choose ports below 32768"),
-        ("  ports: 3128\n  auth: none\n  listen: 10.0.0.1\n", "provider `a`: with auth none on 10.0.0.1 whoever reaches that address can use its proxies, leased or not"),
-        ("  ports: 3128\n  allowDestinations: [0.0.0.0/0]\n", "provider `a`: allowDestinations 0.0.0.0/0 lets every client into private networks and this machine"),
+        (
+            "  ports: 32000-33000\n",
+            "provider `a`: ports 32000-33000 lie in the range for outgoing connections (32768-60999), which may take them; choose ports below 32768",
+        ),
+        (
+            "  ports: 3128\n  auth: none\n  listen: 10.0.0.1\n",
+            "provider `a`: with auth none on 10.0.0.1 whoever reaches that address can use its proxies, leased or not",
+        ),
+        (
+            "  ports: 3128\n  allowDestinations: [0.0.0.0/0]\n",
+            "provider `a`: allowDestinations 0.0.0.0/0 lets every client into private networks and this machine",
+        ),
     ];
     for (fields, warning) in rows {
         assert_eq!(warned(fields), [warning]);
     }
     let two = format!("{}- {{name: b, type: process, ports: 31290-31300}}\n", entry(PORTS));
-    assert_eq!(parsed(&two).expect("valid").warnings, ["providers `a` and `b` share ports on 127.0.0.1; give each a range of its own"]);
+    assert_eq!(
+        parsed(&two).expect("valid").warnings,
+        ["providers `a` and `b` share ports on 127.0.0.1; give each a range of its own"]
+    );
     let apart = format!("{}- {{name: b, type: process, ports: 31291-31300}}\n", entry(PORTS));
     assert_eq!(parsed(&apart).expect("valid").warnings, Vec::<String>::new());
 }

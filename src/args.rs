@@ -62,6 +62,7 @@ Durations are written 15s, 10m, 1h30m or 500ms.";
 ///
 /// The operator reads Proxy objects, makes what they ask for through the providers of --providers-config, keeps
 /// tunnelling through each proxy to know that it works, and leases the healthy ones over HTTP.
+#[expect(clippy::doc_markdown, reason = "the comments are the help text, which has no markup")]
 #[derive(Debug, Clone, Parser)]
 #[command(name = "egress-proxies-operator", version, after_help = "Use --help for the reasons, units and examples.", after_long_help = EXAMPLES, max_term_width = 110)]
 pub struct Args {

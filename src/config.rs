@@ -280,13 +280,14 @@ fn not_in_this_version(args: &Args, mode: &Mode) -> Result<(), BadFlag> {
 }
 
 fn mode(args: &Args) -> Result<Mode, BadFlag> {
+    const CLUSTER: &str = "leave it out, or add --standalone";
+    const ALONE: &str = "leave it out: one operator at a time can use a state directory";
     let Some(manifests) = args.standalone.clone() else {
-        const OUT: &str = "leave it out, or add --standalone";
         if args.allow_mass_removal {
-            return Err(missing("--allow-mass-removal", "has no meaning without --standalone", OUT));
+            return Err(missing("--allow-mass-removal", "has no meaning without --standalone", CLUSTER));
         }
         if args.on_exit.is_some() {
-            return Err(missing("--on-exit", "has no meaning without --standalone", OUT));
+            return Err(missing("--on-exit", "has no meaning without --standalone", CLUSTER));
         }
         return Ok(Mode::Cluster(Cluster {
             state_dir: args.state_dir.clone(),
@@ -295,12 +296,11 @@ fn mode(args: &Args) -> Result<Mode, BadFlag> {
         }));
     };
 
-    const OUT: &str = "leave it out: one operator at a time can use a state directory";
     if args.leader_elect == Some(true) {
-        return Err(missing("--leader-elect", "has no meaning with --standalone", OUT));
+        return Err(missing("--leader-elect", "has no meaning with --standalone", ALONE));
     }
     if args.serve_without_claim {
-        return Err(missing("--serve-without-claim", "has no meaning with --standalone", OUT));
+        return Err(missing("--serve-without-claim", "has no meaning with --standalone", ALONE));
     }
     let Some(state_dir) = args.state_dir.clone() else {
         return Err(missing(
@@ -326,11 +326,11 @@ fn mode(args: &Args) -> Result<Mode, BadFlag> {
 }
 
 fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<TlsFiles>, BadFlag> {
+    const BOTH: &str = "pass both, or neither for plain HTTP";
     let readable = |flag, file: &Path| match std::fs::File::open(file) {
         Ok(_) => Ok(()),
         Err(error) => Err(bad(flag, file.display(), format!("cannot be read ({error})"), "pass a readable PEM file")),
     };
-    const BOTH: &str = "pass both, or neither for plain HTTP";
     match (cert, key) {
         (None, None) => Ok(None),
         (Some(cert), Some(key)) => {

@@ -13,7 +13,7 @@ use tracing::info;
 
 const SCENE: &str = "TELEMETRY_TEST_SCENE";
 /// Never a measure, only the difference between slow and stuck.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_mins(1);
 
 fn filter(text: &str) -> LogFilter {
     text.parse().expect("a filter")

@@ -1,3 +1,5 @@
+use std::os::unix::ffi::OsStringExt;
+
 use super::*;
 
 fn read(flags: &[&str]) -> Result<Args, String> {
@@ -178,11 +180,10 @@ fn listening_on_loopback_keeps_the_port() {
 
 #[test]
 fn a_token_that_nobody_could_use_is_an_error_and_not_no_token() {
-    use std::os::unix::ffi::OsStringExt;
+    const OUT: &str = "set it to a token of visible ASCII characters, or unset it";
     let read = |value: Option<OsString>| {
         Tokens::read(|name| if name == "ADMIN_TOKEN" { value.clone() } else { None }).map_err(|error| error.to_string())
     };
-    const OUT: &str = "set it to a token of visible ASCII characters, or unset it";
     let spaces =
         format!("ADMIN_TOKEN holds white space or characters that are not plain ASCII (a newline at its end?); {OUT}");
     assert_eq!(read(Some("".into())).expect_err("empty"), format!("ADMIN_TOKEN is empty; {OUT}"));

@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 /// Longer than any sense, and short enough that adding it to an instant cannot overflow.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+const LONGEST: Duration = Duration::from_hours(366 * 24);
 
 /// Reads `15s`, `10m`, `1h30m`, `500ms`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

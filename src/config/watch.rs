@@ -1,6 +1,6 @@
 //! Follows the providers config on disk and tells what became of it.
 //!
-//! The file is read every [`LOOK_EVERY`] and compared by content: times and inodes say too little (a ConfigMap is a
+//! The file is read every [`LOOK_EVERY`] and compared by content: times and inodes say too little (a `ConfigMap` is a
 //! symlink that is swapped; two writes fit into one tick of a file's time). A state counts when two looks in a row agree,
 //! so that a file caught half-written is not taken for one with fewer entries. The comparison is [`ProvidersFile::look`],
 //! without I/O; [`ProvidersFile::next_change`] adds the file and the clock. Knows nothing of what the entries are for.
@@ -162,6 +162,7 @@ mod tests {
             .collect()
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "a row mixes it with `unreadable`")]
     fn content(text: &str) -> Read {
         Ok(text.as_bytes().to_vec())
     }

@@ -138,7 +138,7 @@ impl Shared {
                 Err(_) => break,
             }
         }
-        let lost = bytes.iter().filter(|byte| **byte == b'\n').count();
+        let lost = bytes.split(|byte| *byte == b'\n').count() - 1;
         self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
     }
 }

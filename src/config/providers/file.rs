@@ -200,7 +200,11 @@ impl RawProcess {
                 "none" => Auth::None,
                 "generated" => Auth::Generated,
                 other => {
-                    return Err(refuse(word.referenced, "auth", format!("`{other}` is neither `none` nor `generated`")));
+                    return Err(refuse(
+                        word.referenced,
+                        "auth",
+                        format!("`{other}` is neither `none` nor `generated`"),
+                    ));
                 }
             },
         };

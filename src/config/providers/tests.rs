@@ -29,7 +29,7 @@ fn each_bad_file_is_refused_with_line_path_and_reason() {
     let ports = |range: &str| entry(&format!("  ports: {range}\n"));
     let rows: Vec<(String, String)> = vec![
         // The file as a whole.
-        ("".into(), format!("1:1: {NO_PROVIDERS}")),
+        (String::new(), format!("1:1: {NO_PROVIDERS}")),
         ("# nothing\n".into(), format!("2:1: {NO_PROVIDERS}")),
         ("provider: []\n".into(), format!("1:1: {NO_PROVIDERS}")),
         ("providers:\n".into(), format!("1:1: {NO_PROVIDERS}")),

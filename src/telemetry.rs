@@ -81,7 +81,6 @@ pub fn install_to(
     )?;
     let (subscriber, log_level) = subscriber(writer.clone(), format, colours, filter);
     subscriber.try_init().map_err(|_| TelemetryError::Subscriber)?;
-    log_level.follow_in_log_crate();
     panics::install(writer.clone(), format);
     let exporter = Exporter::install(writer)?;
     Ok(Telemetry { log_level, exporter, logs })

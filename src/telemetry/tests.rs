@@ -187,8 +187,13 @@ fn a_reader_that_never_reads_costs_lines_and_nobody_waits() {
     let kept = LINES - writer.dropped();
     // A line here has about 190 bytes. What is kept: the queue, the batch being written, the pipe.
     assert!(kept < 2 * (writer::QUEUE_BYTES as u64) / 150 + 1000, "{kept} lines kept");
-    drop(guard);
     assert!(since.elapsed() < STUCK, "somebody waited for the reader");
+    let (ended, hear) = mpsc::channel();
+    std::thread::spawn(move || {
+        drop(guard);
+        ended.send(())
+    });
+    hear.recv_timeout(STUCK).expect("the end does not wait for the reader");
 
     // The reader comes back: all that was kept comes out, and the gap is told.
     let (told, hear) = mpsc::channel();

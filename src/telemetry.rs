@@ -128,27 +128,12 @@ impl LogLevel {
         self.0.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Records of the `log` crate (rustls) follow: the subscriber's bridge sets that crate's level too.
     pub fn set(&self, filter: LogFilter) -> Result<(), TelemetryError> {
         let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.handle.reload(env_filter(&filter)).map_err(|_| TelemetryError::FilterGone)?;
-        self.follow_in_log_crate();
         *current = filter;
         Ok(())
-    }
-
-    /// Libraries that log through the `log` crate (rustls) come in by tracing's bridge, which has a level of its own.
-    fn follow_in_log_crate(&self) {
-        let hint = self.0.handle.with_current(EnvFilter::max_level_hint).ok().flatten();
-        log::set_max_level(match hint.and_then(tracing::level_filters::LevelFilter::into_level) {
-            // An unknown bound is no bound, and the filter itself decides.
-            None if hint.is_none() => log::LevelFilter::Trace,
-            None => log::LevelFilter::Off,
-            Some(Level::ERROR) => log::LevelFilter::Error,
-            Some(Level::WARN) => log::LevelFilter::Warn,
-            Some(Level::INFO) => log::LevelFilter::Info,
-            Some(Level::DEBUG) => log::LevelFilter::Debug,
-            Some(Level::TRACE) => log::LevelFilter::Trace,
-        });
     }
 }
 

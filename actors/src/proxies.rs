@@ -241,7 +241,8 @@ impl Proxies {
     fn forget(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         let Some(member) = self.members.remove(key) else { return };
         self.timers.cancel(key);
-        ctx.unmark_parked(&child_id(key));
+        // What is not running leaves the tree with this.
+        ctx.stop_child(&child_id(key));
         self.take_back(&member);
         let desired = &member.applied.desired;
         self.wires.board.remove(key, &desired.uid);

@@ -152,14 +152,10 @@ impl<M: Named> Ctx<M> {
         self.children.contains(id)
     }
 
-    /// Shows a place in the tree where no actor runs: a child that is parked. Starting a child of that id replaces it.
-    pub fn mark_parked(&self, id: &ChildId, kind: &'static str) {
+    /// Shows a place in the tree where no actor runs: a child that is parked. Starting a child of that id replaces it,
+    /// stopping it takes it away.
+    pub fn mark_parked(&mut self, id: &ChildId, kind: &'static str) {
         self.children.mark_parked(id, kind);
-    }
-
-    /// Takes the mark of a parked child away.
-    pub fn unmark_parked(&self, id: &ChildId) {
-        self.children.unmark_parked(id);
     }
 
     pub fn child_count(&self) -> usize {
@@ -276,6 +272,8 @@ impl<B: Behavior> Actor for Shell<B> {
         inside.step(|inside| match mail {
             Mail::User(message) => {
                 inside.ctx.stat.begin(message.index());
+                #[cfg(any(test, feature = "testkit"))]
+                inside.ctx.env.registry.strike(&inside.ctx.stat);
                 let behavior = inside.behavior.as_mut().expect("messages are handled after post_start");
                 behavior.handle(message, &mut inside.ctx);
                 inside.ctx.stat.end();

@@ -199,6 +199,9 @@ impl Stat {
 pub struct Registry {
     stats: DashMap<Arc<str>, Arc<Stat>>,
     totals: DashMap<&'static str, Arc<Counters>>,
+    /// Places whose actor panics at its next so many messages: for tests of what then happens.
+    #[cfg(any(test, feature = "testkit"))]
+    cursed: DashMap<Arc<str>, u32>,
 }
 
 /// What outlives the actors it was counted on, of one kind.
@@ -220,6 +223,22 @@ pub struct Totals {
 }
 
 impl Registry {
+    /// Makes the actor at `path`, in whatever incarnation, panic at its next `times` messages.
+    #[cfg(any(test, feature = "testkit"))]
+    pub fn curse(&self, path: &str, times: u32) {
+        self.cursed.insert(path.into(), times);
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    pub(super) fn strike(&self, stat: &Stat) {
+        let struck = self.cursed.get_mut(&stat.path).is_some_and(|mut times| {
+            let strikes = *times > 0;
+            *times = times.saturating_sub(1);
+            strikes
+        });
+        assert!(!struck, "cursed by a test");
+    }
+
     /// Lists a new place.
     pub(super) fn place(&self, stat: Stat) -> Arc<Stat> {
         let stat = Arc::new(stat);

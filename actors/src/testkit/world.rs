@@ -476,11 +476,10 @@ impl Prober for ScriptedProber {
 
 // --- events and secrets
 
-/// Keeps what was told; panics in the caller for Proxies that a test has cursed.
+/// Keeps what was told.
 #[derive(Debug, Default)]
 pub struct RecordingSink {
     events: Mutex<Vec<Event>>,
-    cursed: Mutex<Vec<ProxyKey>>,
 }
 
 impl RecordingSink {
@@ -552,11 +551,15 @@ pub struct World {
     root: Option<Root>,
 }
 
+/// An entry's name and its hosts, with their capacity.
+pub type Entry = (&'static str, Vec<(&'static str, Option<u32>)>);
+
+type Ported = (Arc<Store>, Arc<RecordingSink>, Arc<StaticSecrets>, Arc<ScriptedProber>);
+
 /// What a world is made of, before it runs.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Entry name and its hosts, with their capacity.
-    pub entries: Vec<(&'static str, Vec<(&'static str, Option<u32>)>)>,
+    pub entries: Vec<Entry>,
     pub workers: usize,
     pub deadlines: Deadlines,
     pub life: Settings,
@@ -620,9 +623,8 @@ impl World {
         Self::run(ports, hosts, entries, settings)
     }
 
-    #[expect(clippy::type_complexity, reason = "one place in a test kit")]
     fn run(
-        (store, sink, secrets, prober): (Arc<Store>, Arc<RecordingSink>, Arc<StaticSecrets>, Arc<ScriptedProber>),
+        (store, sink, secrets, prober): Ported,
         hosts: HashMap<String, Arc<ScriptedHost>>,
         entries: Vec<ProviderEntry>,
         settings: OperatorSettings,

@@ -1,0 +1,298 @@
+//! From a validated configuration to a running tree, and back down in order.
+//!
+//! Owns the runtimes and the order of starting: state, adapters, actors, listeners. Everything that runs afterwards is a
+//! child in the tree. Three kinds of work have runtimes of their own: `edge` has the election, the admin endpoint and the
+//! health answers, which read shared cells only, so that they answer while every worker of the main one is busy.
+
+mod open;
+mod reload;
+mod shutdown;
+mod upkeep;
+
+use std::fmt::Display;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egress_actors::domain::plan::Settings;
+use egress_actors::kit::clock::Clock;
+use egress_actors::kit::supervisor::ChildSpec;
+use egress_actors::kit::task::{StopSignal, task};
+use egress_actors::kit::{Env, Exit};
+use egress_actors::operator::{Handles, Operator, OperatorSettings, Ports};
+use egress_actors::proxy::Deadlines;
+
+use crate::config::{Config, ConfigError, Mode};
+use crate::dns::Dns;
+use crate::echo;
+use crate::probe::TunnelProber;
+use crate::providers::squid_conf::Opening;
+use crate::server::{Admin, Check, Controls, LeaseApi, Limits, ManifestProblem, Tls, Tokens, checks_of, serve};
+use crate::standalone::{Options, Standalone, StandaloneError};
+use crate::telemetry::Telemetry;
+
+/// How long the whole tree may take to end in order. A person who waits longer sends a second signal.
+const STOP_WITHIN: Duration = Duration::from_secs(45);
+
+/// Why the operator did not start. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] Box<ConfigError>),
+    #[error(transparent)]
+    Standalone(#[from] StandaloneError),
+    #[error("{flag} {address}: cannot listen: {why}; free the port or choose another")]
+    Listen { flag: &'static str, address: SocketAddr, why: std::io::Error },
+    #[error("cannot start a runtime: {0}")]
+    Runtime(std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] crate::server::TlsError),
+    #[error(transparent)]
+    Roots(#[from] crate::probe::BadRoot),
+}
+
+/// Before there is a log there is only stderr.
+#[expect(clippy::print_stderr, reason = "the log could not be set up")]
+pub fn refuse_to_start(error: &dyn Display) -> ExitCode {
+    eprintln!("egress-proxies-operator: {error}");
+    ExitCode::from(2)
+}
+
+/// Runs until a signal or the end of the tree. The code says whether the end was asked for.
+pub fn run(config: Config, telemetry: &Telemetry) -> Result<ExitCode, StartError> {
+    raise_descriptor_limit();
+    let edge = runtime("edge", Some(1))?;
+    let main = runtime("main", None)?;
+    let handle = edge.handle().clone();
+    let code = main.block_on(supervise(config, telemetry, handle));
+    // What still blocks a thread now is left behind: the tree has ended.
+    main.shutdown_timeout(Duration::from_secs(1));
+    edge.shutdown_timeout(Duration::from_secs(1));
+    code
+}
+
+fn runtime(name: &str, workers: Option<usize>) -> Result<tokio::runtime::Runtime, StartError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().thread_name(name);
+    if let Some(workers) = workers {
+        builder.worker_threads(workers);
+    }
+    builder.build().map_err(StartError::Runtime)
+}
+
+/// Ten thousand probes and leases need more than the usual 1024 descriptors; what the hard limit allows is ours to take.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if now.current < now.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum })
+    {
+        tracing::warn!(%error, soft = now.current, hard = now.maximum, "the limit of open files stays as it is");
+    }
+}
+
+async fn supervise(
+    config: Config,
+    telemetry: &Telemetry,
+    edge: tokio::runtime::Handle,
+) -> Result<ExitCode, StartError> {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let signals = shutdown::Signals::listen().map_err(StartError::Runtime)?;
+    let Mode::Standalone(mode) = &config.mode else { unreachable!("the configuration refuses other modes") };
+    let standalone = Arc::new(Standalone::open(
+        &mode.manifests,
+        &mode.state_dir,
+        Options { allow_mass_removal: mode.allow_mass_removal, ..Options::default() },
+    )?);
+    let env = Env::new(Clock::System);
+    let ports = Ports {
+        source: standalone.source(),
+        records: standalone.records(),
+        events: standalone.event_sink(),
+        secrets: standalone.secrets(),
+        prober: Arc::new(TunnelProber::new(Dns::system(), &[])?),
+    };
+    let openings: Vec<_> = Opening::probe_target(&config.health.target)
+        .into_iter()
+        .chain(config.echo_addr.map(Opening::echo))
+        .collect();
+    let opener = open::Opener { state_dir: mode.state_dir.clone(), openings };
+    let entries = opener.open(&config.providers.entries);
+    let operator = Operator::wire(&env, &ports, entries, &settings(&config, &standalone, edge.clone()));
+    let handles = operator.handles.clone();
+
+    let servers = servers(&config, &handles, &standalone, opener, telemetry, &edge).await?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"), manifests = %mode.manifests.display(), state = %mode.state_dir.display(),
+        lease_api = %config.lease_api.addr, admin = %config.admin.addr, operator = %standalone.operator_id(), "starting"
+    );
+    let mut root = operator.start(servers);
+    let asked = tokio::select! {
+        exit = root.ended() => {
+            let why = match exit {
+                Exit::Failed(why) | Exit::GaveUp(why) => why,
+                other => format!("{other:?}"),
+            };
+            tracing::error!(error = %why, "the operator ended, and nobody asked for it");
+            return Ok(ExitCode::FAILURE);
+        }
+        signal = signals.first() => signal,
+    };
+    let ending = shutdown::end(asked, mode.on_exit, root, &handles, standalone, STOP_WITHIN);
+    tokio::select! {
+        in_order = ending => Ok(if in_order { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        again = signals.second() => {
+            tracing::warn!(signal = again, "a second signal: ending at once");
+            Ok(ExitCode::from(130))
+        }
+    }
+}
+
+fn settings(config: &Config, standalone: &Standalone, edge: tokio::runtime::Handle) -> OperatorSettings {
+    OperatorSettings {
+        operator: config.operator_id.clone().unwrap_or_else(|| standalone.operator_id().clone()),
+        epoch: standalone.starts(),
+        life: Settings {
+            drain_timeout: config.leases.drain_timeout,
+            list_interval: config.health.list_every,
+            ..Settings::default()
+        },
+        deadlines: Deadlines::default(),
+        check_interval: config.health.check_every,
+        check_timeout: config.health.check_timeout,
+        health_workers: config.health.workers,
+        probe_target: config.health.target.clone(),
+        max_lease_ttl: config.leases.max_ttl,
+        lease_cooldown: config.leases.cooldown,
+        serve_without_claim: false,
+        edge: Some(edge),
+    }
+}
+
+/// The listeners and the small chores, as children that start last.
+async fn servers(
+    config: &Config,
+    handles: &Handles,
+    standalone: &Arc<Standalone>,
+    opener: open::Opener,
+    telemetry: &Telemetry,
+    edge: &tokio::runtime::Handle,
+) -> Result<Vec<ChildSpec>, StartError> {
+    let tls = match &config.tls {
+        Some(files) => Some(Tls::load(&files.cert, &files.key).await?),
+        None => None,
+    };
+    let reload = reload::Reload::new(config, opener, handles.providers.clone(), tls.clone());
+    let tokens = Tokens::one(config.lease_api.token.as_ref());
+    let lease_api = LeaseApi::of(handles, tokens, config.leases.max_ttl);
+    let level = telemetry.log_level.clone();
+    let (exporter, watched, asked) = (telemetry.exporter.clone(), standalone.clone(), reload.clone());
+    let admin = Admin {
+        env: handles.env.clone(),
+        directory: handles.directory.clone(),
+        tokens: Tokens::one(config.admin.token.as_ref()),
+        checks: checks(handles, standalone, &reload),
+        controls: Controls {
+            metrics: Arc::new(move || exporter.render()),
+            reload: Arc::new(move || Box::pin(asked.clone().now())),
+            set_log_level: Arc::new(move |text| {
+                let filter = text.parse().map_err(|error| format!("{error}"))?;
+                level.set(filter).map_err(|error| error.to_string())
+            }),
+            problems: Arc::new(move || watched.problems().into_iter().map(problem).collect()),
+        },
+    };
+    let mut children = vec![
+        listening("--admin-addr", "server/admin", config.admin.addr, tls.clone(), move || admin.clone().router())?.on(edge),
+        listening("--discovery-addr", "server/leases", config.lease_api.addr, tls.clone(), move || {
+            lease_api.clone().router()
+        })?,
+        task("upkeep", {
+            let (handles, exporter) = (handles.clone(), telemetry.exporter.clone());
+            move |stop| upkeep::run(handles.clone(), exporter.clone(), stop)
+        }),
+        task("reload", move |stop| reload.clone().follow(stop)),
+    ];
+    if let Some(address) = config.echo_addr {
+        let listener = Listener::bind("--echo-addr", address)?;
+        children.push(task("server/echo", move |stop| {
+            let listener = listener.again();
+            async move {
+                let listener = listener?;
+                echo::serve(listener, async move { stop.wait().await }).await;
+                Ok(())
+            }
+        }));
+    }
+    if let Some(tls) = tls {
+        children.push(task("tls", move |stop| {
+            let tls = tls.clone();
+            async move { tls.follow(stop).await }
+        }));
+    }
+    Ok(children)
+}
+
+fn problem(found: crate::standalone::Problem) -> ManifestProblem {
+    ManifestProblem {
+        file: PathBuf::from(found.file),
+        line: Some(found.line).filter(|&line| line > 0),
+        message: found.message,
+    }
+}
+
+fn checks(handles: &Handles, standalone: &Arc<Standalone>, reload: &reload::Reload) -> Vec<Check> {
+    let mut checks = checks_of(handles, false);
+    let (manifests, refused) = (standalone.clone(), reload.clone());
+    checks.push(Check::informative("mass-removal", move || match manifests.held_back() {
+        0 => Ok("nothing is held back".to_owned()),
+        held => Err(format!(
+            "{held} manifests are gone at once, which is most of the fleet: put them back, or start with --allow-mass-removal"
+        )),
+    }));
+    checks.push(Check::informative("providers-config", move || refused.state()));
+    checks
+}
+
+/// A server on a listener that outlives its restarts.
+fn listening(
+    flag: &'static str,
+    id: &'static str,
+    address: SocketAddr,
+    tls: Option<Arc<Tls>>,
+    router: impl Fn() -> axum::Router + Send + Sync + 'static,
+) -> Result<ChildSpec, StartError> {
+    let listener = Listener::bind(flag, address)?;
+    let spec = task(id, move |stop: StopSignal| {
+        let (listener, router, tls) = (listener.again(), router(), tls.clone());
+        async move { serve(listener?, router, tls, stop, Limits::default()).await }
+    });
+    Ok(spec.stop_within(Limits::default().finish + Duration::from_secs(2)))
+}
+
+/// Bound before anything is started, so that a taken port is an error at the start and not a crash loop.
+struct Listener(std::net::TcpListener);
+
+impl Listener {
+    fn bind(flag: &'static str, address: SocketAddr) -> Result<Self, StartError> {
+        let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        bound.map(Self).map_err(|why| StartError::Listen { flag, address, why })
+    }
+
+    /// The same socket for one more incarnation, on the runtime that asks.
+    fn again(&self) -> Result<tokio::net::TcpListener, String> {
+        let listener = self.0.try_clone().and_then(tokio::net::TcpListener::from_std);
+        listener.map_err(|error| format!("cannot take the listener over: {error}"))
+    }
+}
+
+/// Names the future type of a control.
+type Answer = std::pin::Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;

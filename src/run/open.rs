@@ -1,0 +1,49 @@
+//! Opens the configured entries: each becomes hosts with adapters.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use egress_actors::domain::id::HostName;
+use egress_actors::ports::{HostEntry, ProviderEntry};
+
+use crate::config::providers::{Auth, Entry};
+use crate::providers::process::{ADDRESS_TIMEOUT, ProcessBackend, SETTLE, SLOTS};
+use crate::providers::squid_conf::Opening;
+
+/// What every entry is opened with.
+#[derive(Debug, Clone)]
+pub(super) struct Opener {
+    pub(super) state_dir: PathBuf,
+    /// Destinations that our own Squids may reach without an entry's word: the operator's probe targets.
+    pub(super) openings: Vec<Opening>,
+}
+
+impl Opener {
+    pub(super) fn open(&self, entries: &[Entry]) -> Vec<ProviderEntry> {
+        entries.iter().map(|entry| self.open_one(entry)).collect()
+    }
+
+    fn open_one(&self, entry: &Entry) -> ProviderEntry {
+        match entry {
+            Entry::Process(process) => {
+                let backend = ProcessBackend::new(process.clone(), &self.state_dir, self.openings.iter().cloned());
+                let capacity = backend.capacity();
+                ProviderEntry {
+                    name: process.name.clone(),
+                    kind: "process",
+                    revision: entry.revision(),
+                    hosts: vec![HostEntry {
+                        // An entry without hosts has one, named like itself.
+                        name: HostName::parse(process.name.as_str()).expect("both names have the same pattern"),
+                        capacity: Some(capacity),
+                        slots: SLOTS,
+                        backend: Arc::new(backend),
+                    }],
+                    settle: SETTLE,
+                    address_timeout: ADDRESS_TIMEOUT,
+                    may_generate_credentials: process.auth == Auth::Generated,
+                }
+            }
+        }
+    }
+}

@@ -1,1 +1,5 @@
-//! To come.
+//! x
+
+mod documents;
+mod manifests;
+mod wording;

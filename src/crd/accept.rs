@@ -18,9 +18,9 @@ use egress_actors::domain::desired::{
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-pub use self::fields::without_userinfo;
+pub use self::fields::{shown, without_userinfo};
 use self::fields::{
-    attributes, duration_at_least, endpoint, number, object_name, placement_part, secret_key, shown, target,
+    attributes, duration_at_least, endpoint, number, object_name, placement_part, secret_key, target,
 };
 use super::proxy::{CloudInitSpec, ExternalSpec, HealthCheckSpec, ManagedSpec, Proxy, ProxySpec, SecretRefSpec};
 use super::{DRAIN, FINALIZER, HOST, RECREATE, SKIP_CLEANUP, duration};

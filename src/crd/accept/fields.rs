@@ -24,7 +24,7 @@ const ATTRIBUTE_VALUE_MAX: usize = 63;
 const PLACEMENT_MAX: usize = 2048;
 
 /// What was given, in backticks: one line, short, without control characters.
-pub(super) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut out = String::from("`");
     for (i, c) in text.chars().enumerate() {
         if i == SHOWN_MAX {

@@ -11,6 +11,7 @@ mod fields;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use egress_actors::domain::desired::{
     Annotations, CloudInit, Desired, External, Flavor, HealthCheck, Managed, Placement, SecretRef,
@@ -18,10 +19,8 @@ use egress_actors::domain::desired::{
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use self::fields::{attributes, duration_at_least, endpoint, number, object_name, placement_part, secret_key, target};
 pub use self::fields::{shown, without_userinfo};
-use self::fields::{
-    attributes, duration_at_least, endpoint, number, object_name, placement_part, secret_key, target,
-};
 use super::proxy::{CloudInitSpec, ExternalSpec, HealthCheckSpec, ManagedSpec, Proxy, ProxySpec, SecretRefSpec};
 use super::{DRAIN, FINALIZER, HOST, RECREATE, SKIP_CLEANUP, duration};
 
@@ -64,7 +63,7 @@ pub fn accept(proxy: &Proxy, previous: Option<&ProxySpec>) -> Result<Desired, Re
     let recreate_after = spec
         .recreate_after
         .as_deref()
-        .map(|text| duration_at_least("spec.recreateAfter", text, std::time::Duration::from_secs(60), "1m"))
+        .map(|text| duration_at_least("spec.recreateAfter", text, Duration::from_mins(1), "1m"))
         .transpose()?;
     if let Some(previous) = previous {
         unchanged(previous, spec)?;
@@ -173,7 +172,7 @@ fn cloud_init(spec: &CloudInitSpec) -> Result<CloudInit, Rejection> {
 fn check(spec: Option<&HealthCheckSpec>) -> Result<HealthCheck, Rejection> {
     let defaults = HealthCheck::default();
     let Some(spec) = spec else { return Ok(defaults) };
-    let second = std::time::Duration::from_secs(1);
+    let second = Duration::from_secs(1);
     let span = |name: &str, text: &Option<String>| {
         let field = format!("spec.healthCheck.{name}");
         text.as_deref().map(|text| duration_at_least(&field, text, second, "1s")).transpose()

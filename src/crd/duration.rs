@@ -61,8 +61,25 @@ mod tests {
     #[test]
     fn anything_else_is_refused() {
         for text in [
-            "", "30", "s", "-5s", "+5s", "1.5h", "5 m", " 5m", "5m ", "1d", "5M", "1h30", "PT5M", "5µs", "٣s", "5m\n",
-            "99999999999999999999h", "18446744073709551615h", "1ms1s1m1h1ms1s1m1h1ms1s1m1h1ms1s1m1h",
+            "",
+            "30",
+            "s",
+            "-5s",
+            "+5s",
+            "1.5h",
+            "5 m",
+            " 5m",
+            "5m ",
+            "1d",
+            "5M",
+            "1h30",
+            "PT5M",
+            "5µs",
+            "٣s",
+            "5m\n",
+            "99999999999999999999h",
+            "18446744073709551615h",
+            "1ms1s1m1h1ms1s1m1h1ms1s1m1h1ms1s1m1h",
         ] {
             assert_eq!(parse(text), None, "{text:?}");
         }

@@ -23,55 +23,55 @@ use crate::crd::{API_VERSION, GROUP, SECRET_LABEL};
 
 /// What one file says.
 #[derive(Debug, Default, PartialEq)]
-pub struct Content {
-    pub documents: Vec<Document>,
+pub(super) struct Content {
+    pub(super) documents: Vec<Document>,
     /// Trouble that has no object.
-    pub problems: Vec<Trouble>,
+    pub(super) problems: Vec<Trouble>,
     /// False if something in the file was not understood, and so objects may be missing from `documents`.
-    pub complete: bool,
+    pub(super) complete: bool,
 }
 
 impl Content {
     /// A file that could not be read at all.
-    pub fn unreadable(line: u64, message: impl Into<String>) -> Self {
+    pub(super) fn unreadable(line: u64, message: impl Into<String>) -> Self {
         Self { documents: Vec::new(), problems: vec![Trouble { line, message: message.into() }], complete: false }
     }
 }
 
 /// A problem and where in the file it is; line 0 is the whole file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    pub line: u64,
-    pub message: String,
+pub(super) struct Trouble {
+    pub(super) line: u64,
+    pub(super) message: String,
 }
 
 /// One object of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Document {
+pub(super) struct Document {
     /// Where it begins.
-    pub line: u64,
-    pub object: Object,
+    pub(super) line: u64,
+    pub(super) object: Object,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Object {
+pub(super) enum Object {
     Proxy(ProxyKey, Result<Arc<ProxyManifest>, Trouble>),
     Secret(SecretName, Result<Arc<SecretManifest>, Trouble>),
 }
 
 /// A Proxy as written in a manifest: shape checked, values not yet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ProxyManifest {
-    pub spec: ProxySpec,
+pub(super) struct ProxyManifest {
+    pub(super) spec: ProxySpec,
     /// Ours only: those under `crawl.example.com/`.
-    pub annotations: BTreeMap<String, String>,
+    pub(super) annotations: BTreeMap<String, String>,
 }
 
 /// `namespace/name` of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SecretName {
-    pub namespace: Arc<str>,
-    pub name: Arc<str>,
+pub(super) struct SecretName {
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Arc<str>,
 }
 
 impl fmt::Display for SecretName {
@@ -82,9 +82,9 @@ impl fmt::Display for SecretName {
 
 /// A Secret's values, decoded.
 #[derive(Clone)]
-pub struct SecretManifest {
-    pub labelled: bool,
-    pub values: BTreeMap<String, SecretBytes>,
+pub(super) struct SecretManifest {
+    pub(super) labelled: bool,
+    pub(super) values: BTreeMap<String, SecretBytes>,
 }
 
 impl fmt::Debug for SecretManifest {
@@ -103,7 +103,7 @@ impl PartialEq for SecretManifest {
 }
 
 /// Reads a whole file. Never panics, whatever the bytes.
-pub fn read(bytes: &[u8]) -> Content {
+pub(super) fn read(bytes: &[u8]) -> Content {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(e) => {

@@ -2,7 +2,7 @@
 //!
 //! A look is either a complete [`View`] of DIR or an error; never a part of it. Read are the regular files `*.yaml` and
 //! `*.yml` of DIR itself (symbolic links are followed, folders are not entered, names that begin with a dot are editors'
-//! and mounts' own). Polling, and not inotify: a mounted ConfigMap changes by a swap of symbolic links, network file
+//! and mounts' own). Polling, and not inotify: a mounted `ConfigMap` changes by a swap of symbolic links, network file
 //! systems send no events, and a removal needs a second look in any case.
 //!
 //! Used by the watching thread only: all of it may block, and a dead network mount may block it for good. Nothing else
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::documents::{self, Content};
+use super::view::View;
 
 /// Larger files are not manifests that somebody wrote for us.
 const FILE_MAX: u64 = 4 * 1024 * 1024;
@@ -24,21 +25,15 @@ const FILE_MAX: u64 = 4 * 1024 * 1024;
 /// this many looks after its last visible change.
 const LOOKS_AFTER_CHANGE: u8 = 3;
 
-/// All of DIR in one look, by file name.
-#[derive(Debug, Clone, Default)]
-pub struct View {
-    pub files: BTreeMap<Arc<str>, Arc<Content>>,
-}
-
 /// DIR cannot be read: nothing is known to be gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreadable {
-    pub message: String,
+pub(super) struct Unreadable {
+    pub(super) message: String,
 }
 
 /// Reads DIR, and remembers what it read.
 #[derive(Debug)]
-pub struct Reader {
+pub(super) struct Reader {
     dir: PathBuf,
     known: BTreeMap<Arc<str>, Known>,
 }
@@ -73,19 +68,19 @@ impl Stamp {
 }
 
 impl Reader {
-    pub fn new(dir: impl Into<PathBuf>) -> Self {
+    pub(super) fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), known: BTreeMap::new() }
     }
 
     /// One look. A file that vanishes while we look is not in it; removals are only believed after a second look.
-    pub fn look(&mut self) -> Result<View, Unreadable> {
+    pub(super) fn look(&mut self) -> Result<View, Unreadable> {
         let mut view = View::default();
         let mut next = BTreeMap::new();
         for entry in fs::read_dir(&self.dir).map_err(|e| self.unreadable(&e))? {
             let name = entry.map_err(|e| self.unreadable(&e))?.file_name();
             let Some(name) = manifest_name(&name.to_string_lossy()) else { continue };
             let path = self.dir.join(&*name);
-            if let Some(known) = self.read_file(&path, self.known.get(&name)) {
+            if let Some(known) = Self::read_file(&path, self.known.get(&name)) {
                 view.files.insert(Arc::clone(&name), Arc::clone(&known.content));
                 next.insert(name, known);
             }
@@ -103,7 +98,7 @@ impl Reader {
     }
 
     /// `None` if there is no such file any more.
-    fn read_file(&self, path: &Path, known: Option<&Known>) -> Option<Known> {
+    fn read_file(path: &Path, known: Option<&Known>) -> Option<Known> {
         let broken = |message: String| {
             let content = Content::unreadable(0, message);
             // The same trouble keeps its content, so that it is reported once.

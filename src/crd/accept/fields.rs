@@ -62,9 +62,7 @@ pub(super) fn duration_at_least(
     least_text: &str,
 ) -> Result<Duration, Rejection> {
     match duration::parse(text) {
-        None => {
-            Err(Rejection::new(field, format!("{} given, is not a duration: {}", shown(text), duration::SHAPE)))
-        }
+        None => Err(Rejection::new(field, format!("{} given, is not a duration: {}", shown(text), duration::SHAPE))),
         Some(value) if value < least => {
             Err(Rejection::new(field, format!("{} given, must be at least {least_text}", shown(text))))
         }
@@ -92,8 +90,11 @@ fn web_url(field: &str, text: &str, credentials_go: &str) -> Result<Url, Rejecti
 
 /// Where a bought proxy listens.
 pub(super) fn endpoint(field: &str, text: &str) -> Result<Endpoint, Rejection> {
-    let url =
-        web_url(field, text, "must not hold user and password: put them into a Secret and name it in credentialsSecretRef")?;
+    let url = web_url(
+        field,
+        text,
+        "must not hold user and password: put them into a Secret and name it in credentialsSecretRef",
+    )?;
     let refused = |why: &str| Rejection::new(field, format!("{} given, {why}", shown(text)));
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
         return Err(refused("must end after the port: a proxy has no path, query or fragment"));

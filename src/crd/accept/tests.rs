@@ -132,10 +132,7 @@ fn every_bad_spec_is_refused_with_its_field_and_a_way_out() {
             url("http://a\0b:3128"),
             "spec.external.url: `http://a\\u{0}b:3128` given, has spaces or control characters: remove them",
         ),
-        (
-            external(json!({"attributes": many(33)})),
-            "spec.attributes: 33 entries given, must be at most 32",
-        ),
+        (external(json!({"attributes": many(33)})), "spec.attributes: 33 entries given, must be at most 32"),
         (
             external(json!({"attributes": {"ttl": "5"}})),
             "spec.attributes[ttl]: this key is a parameter of the lease API: name the attribute otherwise",
@@ -331,7 +328,7 @@ fn an_accepted_object_carries_everything() {
     assert_eq!(managed.cloud_init, Some(CloudInit::Secret { name: "init".into(), key: "user-data".into() }));
     assert_eq!(&*desired.credentials().unwrap().name, "auth");
     assert_eq!(desired.max_leases, 4);
-    assert_eq!(desired.recreate_after, Some(Duration::from_secs(1800)));
+    assert_eq!(desired.recreate_after, Some(Duration::from_mins(30)));
     assert_eq!((desired.check.interval, desired.check.timeout), (Duration::from_secs(90), Duration::from_secs(5)));
     assert_eq!((desired.check.failure_threshold, desired.check.success_threshold), (2, 7));
     assert_eq!(&*desired.check.expect_status, [200, 204]);

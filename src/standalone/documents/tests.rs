@@ -62,7 +62,11 @@ fn several_documents_are_read_with_their_lines() {
         .collect();
     assert_eq!(
         found,
-        [(2, "proxy crawl/px-1".to_owned()), (20, "secret default/bought".to_owned()), (29, "proxy crawl/px-1".to_owned())]
+        [
+            (2, "proxy crawl/px-1".to_owned()),
+            (20, "secret default/bought".to_owned()),
+            (29, "proxy crawl/px-1".to_owned())
+        ]
     );
     let Object::Proxy(_, Ok(manifest)) = &content.documents[0].object else { panic!("a proxy") };
     assert_eq!(manifest.annotations.keys().collect::<Vec<_>>(), ["crawl.example.com/drain"], "only ours are kept");
@@ -102,7 +106,10 @@ fn what_the_server_prints_can_be_a_manifest() {
 fn every_bad_file_is_told_with_its_line_and_a_way_out() {
     let cases: Vec<(String, &str)> = vec![
         ("spec: {a: b".into(), "1: is not valid YAML here: unclosed bracket '{' (column 7)"),
-        ("kind: Proxy\nmetadata:\n\tname: a".into(), "3: is not valid YAML here: tabs disallowed within this context (block indentation) (column 2)"),
+        (
+            "kind: Proxy\nmetadata:\n\tname: a".into(),
+            "3: is not valid YAML here: tabs disallowed within this context (block indentation) (column 2)",
+        ),
         ("just text".into(), "1: must be a map, that is `key: value` lines indented below it (column 1)"),
         ("- a\n- b\n".into(), "1: must be a map, that is `key: value` lines indented below it (column 1)"),
         ("a: 1".into(), "1: has no `kind`: write `kind: Proxy` or `kind: Secret`"),
@@ -172,10 +179,7 @@ fn every_bad_file_is_told_with_its_line_and_a_way_out() {
             spec("  managed: {provider: a, cloudInit: 'password: hunter2'}\n"),
             "5: spec.managed.cloudInit: must be a map, that is `key: value` lines indented below it (column 37)",
         ),
-        (
-            spec("  managed: *nothing\n"),
-            "5: is not valid YAML here: alias references unknown anchor (column 12)",
-        ),
+        (spec("  managed: *nothing\n"), "5: is not valid YAML here: alias references unknown anchor (column 12)"),
         (
             "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {password: hunter2!}".into(),
             "1: data.`password`: is not base64: encode it, or write it as it is under `stringData`",
@@ -225,7 +229,9 @@ fn an_alias_bomb_is_refused_quickly() {
         let before = i - 1;
         writeln!(bomb, "a{i}: &a{i} [{}]", vec![format!("*a{before}"); 8].join(", ")).unwrap();
     }
-    bomb.push_str("kind: Proxy\nmetadata: {name: a}\napiVersion: crawl.example.com/v1alpha1\nspec: {attributes: *a11}\n");
+    bomb.push_str(
+        "kind: Proxy\nmetadata: {name: a}\napiVersion: crawl.example.com/v1alpha1\nspec: {attributes: *a11}\n",
+    );
     assert!(!read(bomb.as_bytes()).complete);
 }
 
@@ -239,7 +245,8 @@ fn every_beginning_of_a_file_is_either_whole_or_incomplete() {
             continue;
         }
         let content = read(&whole.as_bytes()[..end]);
-        let seen = content.documents.iter().any(|d| matches!(&d.object, Object::Secret(name, _) if &*name.name == "bought"));
+        let seen =
+            content.documents.iter().any(|d| matches!(&d.object, Object::Secret(name, _) if &*name.name == "bought"));
         assert!(seen || !content.complete, "cut at {end}: {:?}", &whole[second..end]);
     }
 }

@@ -42,11 +42,12 @@ use tracing::error;
 use self::events::Events;
 use self::fleet::Fleet;
 use self::keeper::{Job, Keeper, Queue};
-use self::manifests::Reader;
+use self::manifests::{Reader, Unreadable};
 use self::records::{Source, StoreRecords};
 use self::secrets::{ManifestSecrets, Shelf};
 use self::store::Store;
 use self::stream::Subscriber;
+use self::view::View;
 
 /// A gauge: how many removals are held back because too many manifests are gone at once.
 pub const HELD_BACK_METRIC: &str = "egress_standalone_removals_held_back";
@@ -122,6 +123,8 @@ struct Shared {
     problems: Mutex<BTreeSet<Problem>>,
     held_back: AtomicUsize,
     looked_at: Mutex<Option<Instant>>,
+    /// The latest look that the keeper has not taken yet: looks that it cannot keep up with do not pile up.
+    look: Mutex<Option<Result<View, Unreadable>>>,
     new_consumers: Mutex<Vec<Arc<Subscriber>>>,
 }
 
@@ -157,6 +160,7 @@ impl Standalone {
             directory: dir.display().to_string(),
             served: Vec::new(),
             looked: false,
+            settled: None,
             unreadable: None,
             relist: false,
             failing: false,
@@ -172,8 +176,8 @@ impl Standalone {
             end.send_replace(true);
         })?;
         let (look, looks) = sync_channel(1);
-        let (reader, watched) = (Reader::new(dir), queue.clone());
-        spawn("standalone-watch", move || watch_directory(reader, &watched, &looks, options.look_every))?;
+        let (reader, watched, seen) = (Reader::new(dir), queue.clone(), Arc::clone(&shared));
+        spawn("standalone-watch", move || watch_directory(reader, &seen, &watched, &looks, options.look_every))?;
         Ok(Self {
             source: Arc::new(Source { queue: queue.clone(), shared: Arc::clone(&shared) }),
             records: Arc::new(StoreRecords { queue: queue.clone(), health: Mutex::default() }),
@@ -268,9 +272,11 @@ fn spawn(name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<(),
 }
 
 /// Looks until nobody wants to know any more.
-fn watch_directory(mut reader: Reader, queue: &Queue, wake: &Receiver<()>, every: Duration) {
+fn watch_directory(mut reader: Reader, shared: &Shared, queue: &Queue, wake: &Receiver<()>, every: Duration) {
     loop {
-        if !queue.push(Job::Look(reader.look())) {
+        let look = reader.look();
+        let before = shared.look.lock().unwrap_or_else(PoisonError::into_inner).replace(look);
+        if before.is_none() && !queue.push(Job::Look) {
             return;
         }
         if wake.recv_timeout(every) == Err(RecvTimeoutError::Disconnected) {

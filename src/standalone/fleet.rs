@@ -86,7 +86,7 @@ impl Fleet {
         let written = view.proxies();
         for (key, places) in &written {
             let origin = self.entries.get(*key).map(|entry| entry.record.origin.clone());
-            if let Some(place) = view.choose(&format!("Proxy `{key}`"), places, origin.as_deref(), &mut problems) {
+            if let Some(place) = view.choose(format_args!("Proxy `{key}`"), places, origin.as_deref(), &mut problems) {
                 problems.extend(self.manifest(key, place));
             }
         }
@@ -115,6 +115,11 @@ impl Fleet {
         for entry in self.entries.values_mut() {
             entry.absent_since = None;
         }
+    }
+
+    /// True if an object is absent: then the next look counts, also if it shows nothing new.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.entries.values().any(|entry| entry.absent_since.is_some())
     }
 
     /// How many objects are absent and kept all the same, as too many are gone at once; and of how many.

@@ -44,8 +44,8 @@ const BATCH: usize = 512;
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) enum Job {
-    /// The watching thread has looked.
-    Look(Result<View, Unreadable>),
+    /// The watching thread has looked; what it saw is in `Shared::look`.
+    Look,
     Write(Write, oneshot::Sender<Result<(), OpError>>),
     Exists(ProxyKey, Uid, oneshot::Sender<bool>),
     /// A consumer has come.
@@ -99,6 +99,8 @@ pub(super) struct Keeper {
     /// Consumers that have got their first list.
     pub(super) served: Vec<Arc<Subscriber>>,
     pub(super) looked: bool,
+    /// The latest look, if all that follows from it is done and stored.
+    pub(super) settled: Option<View>,
     pub(super) unreadable: Option<String>,
     /// Everybody gets a new list after the next commit.
     pub(super) relist: bool,
@@ -122,7 +124,7 @@ impl Keeper {
                 },
             };
             match job {
-                Job::Write(..) | Job::Look(_) => next = self.batch(job),
+                Job::Write(..) | Job::Look => next = self.batch(job),
                 Job::Exists(key, uid, answer) => drop(answer.send(self.fleet.exists(&key, &uid))),
                 Job::Nudge => {}
                 Job::Stop => return,
@@ -138,7 +140,12 @@ impl Keeper {
         for _ in 0..BATCH {
             match next.take() {
                 Some(Job::Write(write, answer)) => answers.push((self.write(write), answer)),
-                Some(Job::Look(look)) => secrets.extend(self.look(look)),
+                Some(Job::Look) => {
+                    let look = self.shared.look.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    if let Some(look) = look {
+                        secrets.extend(self.look(look));
+                    }
+                }
                 other => {
                     next = other;
                     break;
@@ -155,6 +162,7 @@ impl Keeper {
             self.tell(if relist { self.fleet.list() } else { events });
         } else {
             self.fleet.undo();
+            self.settled = None;
         }
         for (result, answer) in answers {
             // A caller that is gone has passed its deadline: the write stands all the same.
@@ -164,6 +172,7 @@ impl Keeper {
     }
 
     fn write(&mut self, write: Write) -> Result<(), OpError> {
+        self.settled = None;
         match write {
             Write::Adopt(key, uid, host) => self.fleet.adopt(&key, &uid, host.as_ref()),
             Write::Release(key, uid) => {
@@ -194,6 +203,11 @@ impl Keeper {
         self.looked = true;
         let (mut problems, mut events) = (Vec::new(), Vec::new());
         match look {
+            // The usual case, and all that an idle fleet costs.
+            Ok(view) if self.settled.as_ref().is_some_and(|settled| settled.is_same_as(&view)) => {
+                self.looked_now();
+                return events;
+            }
             Ok(view) => {
                 let now = Instant::now();
                 problems.extend(view.problems());
@@ -205,8 +219,11 @@ impl Keeper {
                     self.relist = true;
                 }
                 problems.extend(self.held_back());
+                let done = self.fleet.dirty().is_empty() && !self.fleet.is_waiting() && !self.shelf.is_waiting();
+                self.settled = done.then_some(view);
             }
             Err(Unreadable { message }) => {
+                self.settled = None;
                 self.fleet.unreadable();
                 self.shelf.unreadable();
                 problems.push(Problem { file: self.directory.clone(), line: 0, message: message.clone() });
@@ -217,8 +234,12 @@ impl Keeper {
             }
         }
         self.report(problems);
-        *self.shared.looked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.looked_now();
         events
+    }
+
+    fn looked_now(&self) {
+        *self.shared.looked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     fn held_back(&self) -> Option<Problem> {

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -38,9 +39,11 @@ pub(super) struct Reader {
     known: BTreeMap<Arc<str>, Known>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Known {
     stamp: Option<Stamp>,
+    /// Of the bytes; the same ones are not parsed again.
+    digest: u64,
     looks_left: u8,
     content: Arc<Content>,
 }
@@ -103,7 +106,7 @@ impl Reader {
             let content = Content::unreadable(0, message);
             // The same trouble keeps its content, so that it is reported once.
             let content = known.filter(|k| *k.content == content).map_or_else(|| content.into(), |k| k.content.clone());
-            Some(Known { stamp: None, looks_left: 0, content })
+            Some(Known { stamp: None, digest: 0, looks_left: 0, content })
         };
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
@@ -130,20 +133,20 @@ impl Reader {
         if let Some(known) = unchanged
             && known.looks_left == 0
         {
-            return Some(Known { stamp: known.stamp, looks_left: 0, content: Arc::clone(&known.content) });
+            return Some(known.clone());
         }
         let bytes = match read_at_most(path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
             Err(e) => return broken(format!("cannot be read: {e}")),
         };
-        let content = documents::read(&bytes);
+        let digest = digest(&bytes);
         let content = match known {
-            Some(known) if *known.content == content => Arc::clone(&known.content),
-            _ => Arc::new(content),
+            Some(known) if known.stamp.is_some() && known.digest == digest => Arc::clone(&known.content),
+            _ => Arc::new(documents::read(&bytes)),
         };
         let looks_left = unchanged.map_or(LOOKS_AFTER_CHANGE, |k| k.looks_left - 1);
-        Some(Known { stamp: Some(stamp), looks_left, content })
+        Some(Known { stamp: Some(stamp), digest, looks_left, content })
     }
 }
 
@@ -151,6 +154,12 @@ impl Reader {
 fn manifest_name(name: &str) -> Option<Arc<str>> {
     let extension = Path::new(name).extension()?;
     (!name.starts_with('.') && (extension == "yaml" || extension == "yml")).then(|| name.into())
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn read_at_most(path: &Path) -> io::Result<Vec<u8>> {

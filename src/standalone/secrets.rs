@@ -64,7 +64,7 @@ impl Shelf {
         for (name, places) in &written {
             let known = self.entries.get_mut(*name);
             let origin = known.as_ref().map(|entry| Arc::clone(&entry.origin));
-            let chosen = view.choose(&format!("Secret `{name}`"), places, origin.as_deref(), problems);
+            let chosen = view.choose(format_args!("Secret `{name}`"), places, origin.as_deref(), problems);
             let Some(place) = chosen else { continue };
             let manifest = match place.object {
                 Ok(manifest) => manifest,
@@ -96,6 +96,11 @@ impl Shelf {
         self.shared.replace(self.entries.iter().map(|(n, e)| (n.clone(), Arc::clone(&e.manifest))).collect());
         let event = |name: SecretName| SourceEvent::SecretChanged { namespace: name.namespace, name: name.name };
         changed.into_iter().map(event).collect()
+    }
+
+    /// True if a Secret is absent: then the next look counts, also if it shows nothing new.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.entries.values().any(|entry| entry.absent_since.is_some())
     }
 
     /// DIR could not be read: no second look may count on a first one before it.

@@ -1,6 +1,7 @@
 //! One complete look at DIR, turned from "files with objects" into "objects with the places where they are written".
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use egress_actors::domain::id::ProxyKey;
@@ -23,6 +24,12 @@ pub(super) struct Place<'v, T> {
 }
 
 impl View {
+    /// True if nothing in DIR changed between the two looks.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        self.files.len() == other.files.len()
+            && self.files.iter().zip(&other.files).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(a.1, b.1))
+    }
+
     /// Every Proxy with its places, in the order of file names and lines.
     pub(super) fn proxies(&self) -> BTreeMap<&ProxyKey, Vec<Place<'_, ProxyManifest>>> {
         let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -70,7 +77,7 @@ impl View {
     /// goes on if the object may still be where it came from.
     pub(super) fn choose<'p, 'v, T>(
         &self,
-        what: &str,
+        what: fmt::Arguments<'_>,
         places: &'p [Place<'v, T>],
         origin: Option<&str>,
         problems: &mut Vec<Problem>,

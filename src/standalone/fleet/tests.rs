@@ -192,6 +192,8 @@ fn a_file_that_broke_keeps_the_objects_that_came_from_it() {
         (10, String::new() + "kind: ["),
         (20, external("a", 1) + "---\nkind: Pro"),
         (30, external("a", 1) + "---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {name: b, namesp"),
+        // The name is cut too, and is that of another object.
+        (40, external("a", 1) + "---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {name: bb}\n"),
     ] {
         for later in [0, 5] {
             let lines = told.look(second + later, &[("f.yaml", broken.clone()), ("g.yaml", external("c", 1))]);
@@ -200,8 +202,8 @@ fn a_file_that_broke_keeps_the_objects_that_came_from_it() {
     }
     // The other documents of a broken file go on, with their changes.
     let half = external("a", 2) + "---\nkind: [";
-    assert_eq!(told.look(40, &[("f.yaml", half), ("g.yaml", external("c", 1))])[0], "a generation 2");
-    assert_eq!(told.look(50, &[("f.yaml", good), ("g.yaml", external("c", 1))]), ["a generation 3"]);
+    assert_eq!(told.look(50, &[("f.yaml", half), ("g.yaml", external("c", 1))])[0], "a generation 2");
+    assert_eq!(told.look(60, &[("f.yaml", good), ("g.yaml", external("c", 1))]), ["a generation 3"]);
 }
 
 #[test]

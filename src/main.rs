@@ -10,7 +10,7 @@ use egress_operator::{run, telemetry};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::read();
     let telemetry = match telemetry::install(args.log_format, &args.log_level) {
         Ok(telemetry) => telemetry,
         Err(error) => return run::refuse_to_start(&error),

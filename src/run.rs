@@ -10,7 +10,6 @@ mod shutdown;
 mod upkeep;
 
 use std::fmt::Display;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -293,6 +292,3 @@ impl Listener {
         listener.map_err(|error| format!("cannot take the listener over: {error}"))
     }
 }
-
-/// Names the future type of a control.
-type Answer = std::pin::Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;

@@ -45,7 +45,7 @@ use self::keeper::{Job, Keeper, Queue};
 use self::manifests::{Reader, Unreadable};
 use self::records::{Source, StoreRecords};
 use self::secrets::{ManifestSecrets, Shelf};
-use self::store::Store;
+use self::store::{Identity, Store};
 use self::stream::Subscriber;
 use self::view::View;
 
@@ -135,7 +135,7 @@ pub struct Standalone {
     records: Arc<StoreRecords>,
     secrets: Arc<ManifestSecrets>,
     events: Arc<Events>,
-    operator: OperatorId,
+    identity: Identity,
     shared: Arc<Shared>,
     queue: Queue,
     /// Wakes the watching thread; dropping it ends that thread.
@@ -147,7 +147,7 @@ impl Standalone {
     /// Opens the store under `state_dir` and begins to watch `dir`. Reads the store before it returns, and so belongs
     /// to the start of the process. A `dir` that cannot be read is no error here: what is stored goes on.
     pub fn open(dir: &Path, state_dir: &Path, options: Options) -> Result<Self, StandaloneError> {
-        let (store, operator, rows) = Store::open(state_dir)?;
+        let (store, identity, rows) = Store::open(state_dir)?;
         let (queue, jobs) = Queue::new();
         let shared = Arc::new(Shared::default());
         let secrets = secrets::Shared::default();
@@ -183,7 +183,7 @@ impl Standalone {
             records: Arc::new(StoreRecords { queue: queue.clone(), health: Mutex::default() }),
             secrets: Arc::new(ManifestSecrets(secrets)),
             events: Arc::new(Events::default()),
-            operator,
+            identity,
             shared,
             queue,
             look,
@@ -209,7 +209,20 @@ impl Standalone {
 
     /// Made once for this state directory.
     pub fn operator_id(&self) -> &OperatorId {
-        &self.operator
+        &self.identity.operator
+    }
+
+    /// How often an operator was started on this state directory, this time included.
+    pub fn starts(&self) -> u32 {
+        self.identity.starts
+    }
+
+    /// Deletes every Proxy, as if all manifests were gone for good, and looks at DIR no more: for an end that leaves
+    /// nothing behind. The manifests are made anew at the next start.
+    pub fn delete_all(&self) {
+        if !self.queue.push(Job::Leave) {
+            tracing::error!("the keeper of standalone mode has ended: nothing is deleted");
+        }
     }
 
     /// What is wrong in the manifests just now, by file and line.

@@ -71,11 +71,16 @@ impl ProvidersFile {
     pub async fn next_change(&mut self) -> Change {
         loop {
             sleep(LOOK_EVERY).await;
-            let read = self.read().await;
-            if let Some(change) = self.look(read) {
+            if let Some(change) = self.look_once().await {
                 return change;
             }
         }
+    }
+
+    /// One of the periodic looks: a change counts when two in a row agree on it.
+    pub async fn look_once(&mut self) -> Option<Change> {
+        let read = self.read().await;
+        self.look(read)
     }
 
     /// Reads the file now and believes the first look: somebody asked for it (`/admin/reload`).

@@ -44,6 +44,8 @@ pub(super) struct Fleet {
     /// What was there before each change that is not written yet, oldest first.
     before: Vec<(ProxyKey, Option<Entry>)>,
     events: Vec<SourceEvent>,
+    /// All are to go: what DIR says makes nothing new.
+    leaving: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -77,12 +79,16 @@ impl Fleet {
             removals: Removals::new(removal_after, allow_mass_removal),
             before: Vec::new(),
             events: Vec::new(),
+            leaving: false,
         }
     }
 
     /// Takes in one complete look; the problems of Proxies are returned.
     pub(super) fn look(&mut self, view: &View, now: Instant, at: &Time) -> Vec<Problem> {
         let mut problems = Vec::new();
+        if self.leaving {
+            return problems;
+        }
         let written = view.proxies();
         for (key, places) in &written {
             let origin = self.entries.get(*key).map(|entry| entry.record.origin.clone());
@@ -108,6 +114,15 @@ impl Fleet {
             self.remove(&key, at);
         }
         problems
+    }
+
+    /// Removes every object, once and for all.
+    pub(super) fn leave(&mut self, at: &Time) {
+        self.leaving = true;
+        let keys: Vec<_> = self.entries.iter().filter(|(_, entry)| !entry.deleting()).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.remove(&key, at);
+        }
     }
 
     /// DIR could not be read: no second look may count on a first one before it.

@@ -48,6 +48,8 @@ pub(super) enum Job {
     Look,
     Write(Write, oneshot::Sender<Result<(), OpError>>),
     Exists(ProxyKey, Uid, oneshot::Sender<bool>),
+    /// Every object is to go, and DIR says nothing any more.
+    Leave,
     /// A consumer has come.
     Nudge,
     Stop,
@@ -124,7 +126,7 @@ impl Keeper {
                 },
             };
             match job {
-                Job::Write(..) | Job::Look => next = self.batch(job),
+                Job::Write(..) | Job::Look | Job::Leave => next = self.batch(job),
                 Job::Exists(key, uid, answer) => drop(answer.send(self.fleet.exists(&key, &uid))),
                 Job::Nudge => {}
                 Job::Stop => return,
@@ -145,6 +147,10 @@ impl Keeper {
                     if let Some(look) = look {
                         secrets.extend(self.look(look));
                     }
+                }
+                Some(Job::Leave) => {
+                    self.settled = None;
+                    self.fleet.leave(&Time(Timestamp::now()));
                 }
                 other => {
                     next = other;

@@ -69,6 +69,13 @@ pub(super) type Row<'a> = (&'a ProxyKey, Option<(&'a Record, Option<&'a ProxySta
 /// All rows as read at the start.
 pub(super) type Rows = BTreeMap<ProxyKey, (Record, Option<ProxyStatus>)>;
 
+/// Who this operator is, and how often it was started on this state: the upper half of its fencing numbers.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    pub(super) operator: OperatorId,
+    pub(super) starts: u32,
+}
+
 /// The open store, and the lock on its directory.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -80,7 +87,7 @@ pub(super) struct Store {
 
 impl Store {
     /// Takes the lock, opens or makes the store, and reads all of it.
-    pub(super) fn open(state_dir: &Path) -> Result<(Self, OperatorId, Rows), StandaloneError> {
+    pub(super) fn open(state_dir: &Path) -> Result<(Self, Identity, Rows), StandaloneError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -92,8 +99,8 @@ impl Store {
         let broken = |detail: String| StandaloneError::Corrupt { file: path.clone(), detail };
         // A damaged file can make redb fail anywhere; whatever it does, the operator says which file it is.
         let read = catch_unwind(AssertUnwindSafe(|| read_all(&database, &path)));
-        let (operator, rows) = read.unwrap_or_else(|_| Err(broken("reading it failed".to_owned())))?;
-        Ok((Self { path, database: Some(database), _lock: lock }, operator, rows))
+        let (identity, rows) = read.unwrap_or_else(|_| Err(broken("reading it failed".to_owned())))?;
+        Ok((Self { path, database: Some(database), _lock: lock }, identity, rows))
     }
 
     /// Writes all rows, or none.
@@ -156,12 +163,14 @@ fn open_database(path: &Path) -> Result<Database, StandaloneError> {
     }
 }
 
-fn read_all(database: &Database, path: &Path) -> Result<(OperatorId, Rows), StandaloneError> {
+fn read_all(database: &Database, path: &Path) -> Result<(Identity, Rows), StandaloneError> {
     let broken = |detail: String| StandaloneError::Corrupt { file: path.to_owned(), detail };
     let failed = |e: redb::Error| StandaloneError::Corrupt { file: path.to_owned(), detail: e.to_string() };
-    let operator = prepare(database).map_err(failed)?;
-    let operator = match operator {
-        Ok(operator) => OperatorId::parse(&operator).map_err(|e| broken(e.to_string()))?,
+    let prepared = prepare(database).map_err(failed)?;
+    let identity = match prepared {
+        Ok((operator, starts)) => {
+            Identity { operator: OperatorId::parse(&operator).map_err(|e| broken(e.to_string()))?, starts }
+        }
         Err(found) => return Err(StandaloneError::Format { file: path.to_owned(), found }),
     };
     let raw = read_rows(database).map_err(failed)?;
@@ -174,13 +183,13 @@ fn read_all(database: &Database, path: &Path) -> Result<(OperatorId, Rows), Stan
         let status = status.and_then(|status| serde_json::from_slice(&status).ok());
         rows.insert(parsed, (record, status));
     }
-    Ok((operator, rows))
+    Ok((identity, rows))
 }
 
-/// Makes the tables at first use; the operator id, or the format found if it is not ours.
-fn prepare(database: &Database) -> Result<Result<String, String>, redb::Error> {
+/// Makes the tables at first use and counts this start; the operator id, or the format found if it is not ours.
+fn prepare(database: &Database) -> Result<Result<(String, u32), String>, redb::Error> {
     let transaction = database.begin_write()?;
-    let operator = {
+    let identity = {
         let mut meta = transaction.open_table(META)?;
         let found = meta.get("format")?.map(|value| value.value().to_owned());
         match found.as_deref() {
@@ -189,18 +198,21 @@ fn prepare(database: &Database) -> Result<Result<String, String>, redb::Error> {
             Some(other) => return Ok(Err(other.to_owned())),
         }
         let known = meta.get("operator-id")?.map(|value| value.value().to_owned());
-        if let Some(operator) = known {
+        let operator = if let Some(operator) = known {
             operator
         } else {
             let operator = uuid::Uuid::new_v4().to_string();
             meta.insert("operator-id", operator.as_str())?;
             operator
-        }
+        };
+        let starts = meta.get("starts")?.and_then(|value| value.value().parse::<u32>().ok()).unwrap_or(0) + 1;
+        meta.insert("starts", starts.to_string().as_str())?;
+        (operator, starts)
     };
     transaction.open_table(OBJECTS)?;
     transaction.open_table(STATUSES)?;
     transaction.commit()?;
-    Ok(Ok(operator))
+    Ok(Ok(identity))
 }
 
 type RawRow = (String, Vec<u8>, Option<Vec<u8>>);

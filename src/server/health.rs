@@ -1,0 +1,192 @@
+//! Readiness as a list of named checks, each a look at a shared cell.
+//!
+//! `/livez` says that this endpoint's own runtime turns; `/readyz` says "able to serve or to lead". No check asks an
+//! actor or the world: it must answer at once whatever they do.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egress_actors::election::{Claim, ClaimState};
+use egress_actors::kit::Env;
+use egress_actors::kit::stat::Status;
+use egress_actors::operator::Handles;
+use egress_actors::watch::{SourceState, WatchHandle};
+
+/// Where the lease registry stands in the tree of the operator.
+pub const LEASES: &str = "operator/fleet/leases";
+
+/// A registry that has not finished a message for so long serves nobody.
+const STALLED_AFTER: Duration = Duration::from_secs(30);
+
+/// What a check says: how it is, or what is wrong.
+pub type Told = Result<String, String>;
+
+/// One thing that readiness depends on, or that is told along with it.
+#[derive(Clone)]
+pub struct Check {
+    pub name: &'static str,
+    run: Arc<dyn Fn() -> Told + Send + Sync>,
+    decides: bool,
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check").field("name", &self.name).field("decides", &self.decides).finish_non_exhaustive()
+    }
+}
+
+impl Check {
+    /// Not ready while it fails.
+    pub fn needed(name: &'static str, run: impl Fn() -> Told + Send + Sync + 'static) -> Self {
+        Self { name, run: Arc::new(run), decides: true }
+    }
+
+    /// Told, and without a say.
+    pub fn informative(name: &'static str, run: impl Fn() -> Told + Send + Sync + 'static) -> Self {
+        Self { name, run: Arc::new(run), decides: false }
+    }
+}
+
+/// The checks of a running operator. `token_missing`: no token although we are in a cluster.
+pub fn checks_of(handles: &Handles, token_missing: bool) -> Vec<Check> {
+    let [synced, readable] = source(&handles.watch);
+    let mut checks = vec![synced, readable, claim(&handles.claim, &handles.env), leases(&handles.env, LEASES)];
+    if token_missing {
+        checks.push(Check::needed("discovery-token", || {
+            Err("DiscoveryTokenMissing: set DISCOVERY_TOKEN, without it no crawler can reach the lease API".to_owned())
+        }));
+    }
+    checks
+}
+
+/// Whether the fleet is known, and whether its source can be read just now: what is known is served on meanwhile.
+pub fn source(watch: &WatchHandle) -> [Check; 2] {
+    let (synced, readable) = (watch.clone(), watch.clone());
+    [
+        Check::needed("source-synced", move || is_synced(&synced.state())),
+        Check::informative("source-readable", move || is_readable(&readable.state())),
+    ]
+}
+
+fn is_synced(state: &SourceState) -> Told {
+    match (&state.unreadable, state.synced) {
+        (_, true) => Ok("the fleet is known".to_owned()),
+        (Some((error, _)), false) => Err(format!("the fleet is not known, its source cannot be read: {error}")),
+        (None, false) => Err("the fleet is being read".to_owned()),
+    }
+}
+
+fn is_readable(state: &SourceState) -> Told {
+    match &state.unreadable {
+        None => Ok("nothing is wrong".to_owned()),
+        Some((error, since)) => Err(format!("cannot be read since {}: {error}", super::dto::timestamp(*since))),
+    }
+}
+
+/// Leading and standing by are both fine; a claim that ran out is not.
+pub fn claim(claim: &Claim, env: &Arc<Env>) -> Check {
+    let (claim, env) = (claim.clone(), env.clone());
+    Check::needed("claim", move || {
+        let state = claim.state();
+        match state {
+            ClaimState::Standby => Ok("standing by".to_owned()),
+            ClaimState::Leading { epoch, .. } if state.leads(env.clock.now().mono) => {
+                Ok(format!("leading, epoch {epoch}"))
+            }
+            ClaimState::Leading { .. } | ClaimState::Suspended { .. } => {
+                Err("the claim ran out and could not be renewed: no new leases, no changes".to_owned())
+            }
+        }
+    })
+}
+
+/// Whether the registry at this place of the tree runs and gets on.
+pub fn leases(env: &Arc<Env>, path: &'static str) -> Check {
+    let env = env.clone();
+    Check::needed("leases", move || {
+        let Some(stat) = env.registry.get(path) else { return Err("the lease registry is not started".to_owned()) };
+        match stat.status() {
+            Status::Running if stat.stalled_for() < STALLED_AFTER => Ok("running".to_owned()),
+            Status::Running => Err(format!("no progress for {} s", stat.stalled_for().as_secs())),
+            other @ (Status::Stopping | Status::Restarting | Status::Parked) => Err(other.as_str().to_owned()),
+        }
+    })
+}
+
+/// What all checks say together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Readiness {
+    pub(super) is_ready: bool,
+    pub(super) lines: String,
+}
+
+/// One line a check, in the way of the API server's own: `[+]` well, `[-]` not, `[!]` not and without a say.
+pub(super) fn readiness(checks: &[Check]) -> Readiness {
+    let (mut is_ready, mut lines) = (true, String::new());
+    for check in checks {
+        let (mark, text) = match (check.run)() {
+            Ok(text) => ("+", text),
+            Err(text) if check.decides => {
+                is_ready = false;
+                ("-", text)
+            }
+            Err(text) => ("!", text),
+        };
+        // One line is one check, whatever an error message says.
+        let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        lines += &format!("[{mark}]{}: {text}\n", check.name);
+    }
+    lines += if is_ready { "ready\n" } else { "not ready\n" };
+    Readiness { is_ready, lines }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Instant, SystemTime};
+
+    use egress_actors::domain::error::{Class, OpError};
+    use egress_actors::domain::reason::Reason;
+    use egress_actors::kit::clock::Clock;
+
+    use super::*;
+
+    #[test]
+    fn only_needed_checks_decide() {
+        let well = Check::needed("a", || Ok("fine".to_owned()));
+        let told = Check::informative("b", || Err("old file\nin use".to_owned()));
+        let bad = Check::needed("c", || Err("gone".to_owned()));
+        let ready = readiness(&[well.clone(), told.clone()]);
+        assert_eq!((ready.is_ready, ready.lines.as_str()), (true, "[+]a: fine\n[!]b: old file in use\nready\n"));
+        let not = readiness(&[well, bad, told]);
+        assert_eq!((not.is_ready, not.lines.lines().last()), (false, Some("not ready")));
+        assert!(not.lines.contains("[-]c: gone\n"), "{}", not.lines);
+    }
+
+    #[test]
+    fn a_known_fleet_is_served_while_its_source_cannot_be_read() {
+        let error =
+            OpError { class: Class::Transient, reason: Reason::Unreachable, detail: "no such directory".into() };
+        let broken = |synced| SourceState { synced, unreadable: Some((error.clone(), SystemTime::now())) };
+        assert!(is_synced(&SourceState::default()).is_err());
+        assert!(is_synced(&broken(true)).is_ok() && is_readable(&broken(true)).is_err());
+        assert!(is_synced(&broken(false)).unwrap_err().contains("no such directory"));
+    }
+
+    #[test]
+    fn a_standby_is_ready_and_a_claim_that_ran_out_is_not() {
+        let env = Env::new(Clock::System);
+        let past = Instant::now();
+        let later = past + Duration::from_secs(60);
+        for (state, is_ready) in [
+            (ClaimState::Standby, true),
+            (ClaimState::Leading { epoch: 1, until: None }, true),
+            (ClaimState::Leading { epoch: 1, until: Some(later) }, true),
+            (ClaimState::Leading { epoch: 1, until: Some(past) }, false),
+            (ClaimState::Suspended { epoch: 1 }, false),
+        ] {
+            let (_publish, held) = Claim::new(state);
+            assert_eq!(readiness(&[claim(&held, &env)]).is_ready, is_ready, "{state:?}");
+        }
+    }
+}

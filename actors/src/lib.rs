@@ -4,3 +4,6 @@ pub mod domain;
 pub mod ports;
 
 pub mod kit;
+
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;

@@ -168,7 +168,9 @@ impl SquidConf<'_> {
         let ports: BTreeSet<u16> = allowed.iter().filter_map(|a| a.port).collect();
         let at = |port: u16| IpNet::aggregate(&nets_of(&allowed, |p| p.is_none_or(|p| p == port)));
 
-        out.push_str("\nacl connect method CONNECT\nacl plain proto HTTP\nacl port_443 port 443\nacl port_80 port 80\n");
+        out.push_str(
+            "\nacl connect method CONNECT\nacl plain proto HTTP\nacl port_443 port 443\nacl port_80 port 80\n",
+        );
         out.push_str("http_access deny manager\n");
         if self.auth.is_some() {
             out.push_str("acl known proxy_auth REQUIRED\nhttp_access deny !known\n");
@@ -196,14 +198,14 @@ impl SquidConf<'_> {
 
         for &port in &ports {
             writeln!(out, "\n# Allowed at port {port}.")?;
-            write_nets(out, &format!("beyond_{port}"), &nets::subtract(&nets::public(), &at(port)))?;
+            write_nets(out, &format!("beyond_{port}"), &nets::subtract(&nets::everywhere(), &at(port)))?;
             writeln!(out, "http_access deny at_{port} beyond_{port}")?;
             write_nets(out, &format!("allowed_at_{port}"), &at(port))?;
             write_allow(out, &format!("at_{port} allowed_at_{port}"))?;
         }
         if !everywhere.is_empty() {
             out.push_str("\n# Allowed at every port.\n");
-            write_nets(out, "beyond", &nets::subtract(&nets::public(), &everywhere))?;
+            write_nets(out, "beyond", &nets::subtract(&nets::everywhere(), &everywhere))?;
             out.push_str("http_access deny beyond\n");
             write_nets(out, "allowed", &everywhere)?;
             write_allow(out, "allowed")?;
@@ -237,7 +239,8 @@ fn write_auth(out: &mut String, auth: BasicAuth<'_>) -> fmt::Result {
     writeln!(out, "\nauth_param basic program {} {}", auth.helper.display(), auth.passwords.display())?;
     // Without `casesensitive` Squid lower-cases the user name before it asks the helper.
     out.push_str("auth_param basic children 2 startup=1 idle=1\nauth_param basic casesensitive on\n");
-    out.push_str("auth_param basic realm egress\n");
+    // How long a password that was replaced may still pass.
+    out.push_str("auth_param basic credentialsttl 1 minute\nauth_param basic realm egress\n");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! Never puts a password into an argument, a message or a `Debug`. Given credentials are kept as a hash only.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use sha_crypt::{PasswordHasher as _, ShaCrypt};
 
-use super::directory::{self, CREDENTIALS, PASSWORDS};
+use super::directory::{self, CREDENTIALS, PASSWORDS, Readers};
 use super::{Site, errors};
 use crate::config::providers::Auth;
 
@@ -65,13 +65,9 @@ pub(super) fn write(folder: &Path, wanted: &Wanted) -> Result<(), OpError> {
             None => generate(folder)?,
         },
     };
-    let path = folder.join(PASSWORDS);
-    directory::write(&path, password_line(&credentials)?.as_bytes(), 0o640)?;
-    match squid_user() {
-        // The helper runs as Squid's user. The rename before this shows a file that nobody but us can read.
-        Some(user) => chown(&path, None, Some(user.gid.as_raw())).map_err(|e| errors::file("hand over", &path, &e)),
-        None => Ok(()),
-    }
+    // The helper runs as Squid's user.
+    let readers = squid_user().map_or(Readers::Us, |user| Readers::Group(user.gid.as_raw()));
+    directory::write(&folder.join(PASSWORDS), password_line(&credentials)?.as_bytes(), readers)
 }
 
 /// The generated credentials in `folder`.
@@ -95,13 +91,14 @@ fn generate(folder: &Path) -> Result<Credentials, OpError> {
     let password = Alphanumeric.sample_string(&mut rand::rng(), 32);
     let file = CredentialsFile { username, password };
     let json = serde_json::to_vec(&file).expect("two strings always serialize");
-    directory::write(&folder.join(CREDENTIALS), &json, 0o600)?;
+    directory::write(&folder.join(CREDENTIALS), &json, Readers::Us)?;
     Ok(Credentials { username: file.username.into(), password: Arc::new(SecretString::from(file.password)) })
 }
 
 /// `user:hash`, as the NCSA helper reads it. SHA-crypt, which every crypt(3) of our time knows.
 fn password_line(credentials: &Credentials) -> Result<String, OpError> {
-    let invalid = |why: &str| OpError::permanent(Reason::SecretInvalid, format!("squid cannot ask for these credentials: {why}"));
+    let invalid =
+        |why: &str| OpError::permanent(Reason::SecretInvalid, format!("squid cannot ask for these credentials: {why}"));
     let user = &credentials.username;
     if user.is_empty() || user.contains(':') || user.starts_with(['#', ' ', '\t']) || user.contains(char::is_control) {
         return Err(invalid("the username is empty, begins with a blank or `#`, or has a colon or control character"));

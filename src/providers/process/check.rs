@@ -67,4 +67,3 @@ fn room(site: &Site) -> Result<(), OpError> {
     );
     Err(OpError::transient(Reason::PortRangeExhausted, detail))
 }
-

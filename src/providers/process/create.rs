@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::auth::{self, Wanted};
-use super::directory::{self, CACHE_LOG, Folder, OUTPUT, OWNER};
+use super::directory::{self, CACHE_LOG, Folder, OUTPUT, OWNER, Readers};
 use super::evidence::{self, Listeners};
 use super::mark::OwnerFile;
 use super::steps::{self, Turn};
@@ -106,7 +106,7 @@ fn prepare(site: &Site, spec: &InstanceSpec, refused: &[u16]) -> Result<Prepared
                 let port = if kept { old.port } else { port::choose(site, uid, refused)? };
                 let owner = OwnerFile::new(&spec.mark, site.entry.listen, port, SystemTime::now());
                 auth::write(&site.folder(uid), &wanted)?;
-                directory::write(&site.folder(uid).join(OWNER), owner.to_json().as_bytes(), 0o644)?;
+                directory::write(&site.folder(uid).join(OWNER), owner.to_json().as_bytes(), Readers::All)?;
                 owner
             }
         }

@@ -58,8 +58,8 @@ async fn have_ended(site: &Arc<Site>, children: Vec<Child>, limit: Duration) -> 
     let until = Instant::now() + limit;
     let mut left = children;
     loop {
-        left = steps::look(site, "waiting for squid's end", move |site| {
-            left.retain(|&child| evidence::is_there(site, child));
+        left = steps::look(site, "waiting for squid's end", move |_| {
+            left.retain(|&child| evidence::is_there(child));
             Ok(left)
         })
         .await?;

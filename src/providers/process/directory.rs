@@ -5,8 +5,9 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::Uid;
@@ -50,12 +51,20 @@ pub(super) fn state_dir(site: &Site) -> Result<(), OpError> {
         let detail = format!("the state directory `{}` is not a directory", path.display());
         return Err(OpError::transient(Reason::StorageNotFound, detail));
     }
-    let plain = |c: char| !(c.is_whitespace() || c.is_control() || matches!(c, '"' | '\'' | '#' | '\\' | '%'));
-    if !path.to_str().is_some_and(|text| text.chars().all(plain)) {
-        let detail = format!("squid cannot read paths with blanks or quotes: `{}`; choose another --state-dir", path.display());
-        return Err(OpError::permanent(Reason::ConfigInvalid, detail));
-    }
     Ok(())
+}
+
+/// That Squid can read the paths that we would write for it. Asked before anything is made there.
+pub(super) fn path_is_plain(site: &Site) -> Result<(), OpError> {
+    let plain = |c: char| !(c.is_whitespace() || c.is_control() || matches!(c, '"' | '\'' | '#' | '\\' | '%'));
+    if site.state_dir.to_str().is_some_and(|text| text.chars().all(plain)) {
+        return Ok(());
+    }
+    let detail = format!(
+        "squid cannot read paths with blanks or quotes, as in `{}`: choose another --state-dir",
+        site.state_dir.display()
+    );
+    Err(OpError::permanent(Reason::ConfigInvalid, detail))
 }
 
 /// The folder that `mark` names, if it is ours. Somebody else's is a conflict.
@@ -126,7 +135,7 @@ pub(super) fn make(
         .and_then(|()| DirBuilder::new().mode(FOLDER_MODE).create(&new))
         .map_err(|e| errors::file("make", &new, &e))?;
     fill(&new)?;
-    write(&new.join(OWNER), owner.to_json().as_bytes(), 0o644)?;
+    write(&new.join(OWNER), owner.to_json().as_bytes(), Readers::All)?;
     let folder = site.folder(&uid);
     // Onto a folder that is not empty this fails: what came in between is not replaced.
     fs::rename(&new, &folder).map_err(|e| match e.kind() {
@@ -185,11 +194,26 @@ pub(super) fn bound_logs(folder: &Path) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Replaces a file at once: a reader sees the old or the new one.
-pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), OpError> {
+/// Who may read a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Readers {
+    All,
+    /// Nobody but us.
+    Us,
+    /// We and this group.
+    Group(u32),
+}
+
+/// Replaces a file at once: a reader sees the old or the new one, and sees that it is another one.
+pub(super) fn write(path: &Path, bytes: &[u8], readers: Readers) -> Result<(), OpError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let beside = PathBuf::from(beside);
+    let mode = match readers {
+        Readers::All => 0o644,
+        Readers::Us => 0o600,
+        Readers::Group(_) => 0o640,
+    };
     let written = || -> io::Result<()> {
         // Made anew, so that an old one neither lends its mode nor keeps its reader.
         match fs::remove_file(&beside) {
@@ -197,7 +221,16 @@ pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), OpError>
             _ => {}
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+        if let Readers::Group(group) = readers {
+            fchown(&file, None, Some(group))?;
+        }
         file.write_all(bytes)?;
+        // Squid's helper tells files apart by their time in whole seconds.
+        let second = |time: SystemTime| time.duration_since(UNIX_EPOCH).map(|since| since.as_secs()).ok();
+        let old = fs::metadata(path).and_then(|old| old.modified()).ok();
+        if let Some(old) = old.filter(|&old| second(old) == second(SystemTime::now())) {
+            file.set_modified(old + Duration::from_secs(1))?;
+        }
         file.sync_all()?;
         fs::rename(&beside, path)
     };

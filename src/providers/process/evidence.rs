@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Mutex;
 
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::Uid;
@@ -17,6 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use serde::{Deserialize, Serialize};
 
 use super::directory::{CONF, RECORD};
+use super::steps::lock;
 use super::{Site, errors};
 
 /// One process for its whole life: pids come again, a pid with its start time does not.
@@ -27,9 +29,21 @@ pub(super) struct Child {
     pub(super) started: u64,
 }
 
-/// Buries the children that have ended, so that none stays as a zombie. Called before every look.
-fn bury(site: &Site) {
-    site.shared.children().retain(|&pid| {
+/// Pids that this process has started and not yet buried. Of the whole process, as children outlive the backend that
+/// started them: an entry is opened anew when its configuration changes.
+static CHILDREN: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Starts a child and remembers it until it is buried.
+pub(super) fn start(spawn: impl FnOnce() -> Result<u32, OpError>) -> Result<Option<Child>, OpError> {
+    let mut children = lock(&CHILDREN);
+    let pid = i32::try_from(spawn()?).expect("a pid fits an i32");
+    children.push(pid);
+    Ok(look_at(pid))
+}
+
+/// Buries the children that have ended, so that none stays as a zombie.
+fn bury() {
+    lock(&CHILDREN).retain(|&pid| {
         // Only numbers of our own unburied children are in the list, so none of them can have come again.
         let pid = Pid::from_raw(pid);
         pid.is_some_and(|pid| matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None) | Err(Errno::INTR)))
@@ -38,7 +52,6 @@ fn bury(site: &Site) {
 
 /// All processes that run on a configuration of this entry, by uid.
 pub(super) fn all(site: &Site) -> Result<HashMap<Uid, Vec<Child>>, OpError> {
-    bury(site);
     let mut found: HashMap<Uid, Vec<Child>> = HashMap::new();
     for process in procfs::process::all_processes().map_err(|e| errors::proc("list the processes", &e))? {
         // One that ended while we looked, or that is hidden from us, is not ours.
@@ -47,6 +60,8 @@ pub(super) fn all(site: &Site) -> Result<HashMap<Uid, Vec<Child>>, OpError> {
             found.entry(uid).or_default().push(child);
         }
     }
+    // After the look: what it took for ended is then buried, too.
+    bury();
     Ok(found)
 }
 
@@ -57,7 +72,6 @@ pub(super) fn of(site: &Site, uid: &Uid) -> Result<Vec<Child>, OpError> {
 
 /// The same for a look that needs to know of one only: the recorded one, if it is still there.
 pub(super) fn one_of(site: &Site, uid: &Uid) -> Result<Option<Child>, OpError> {
-    bury(site);
     match record(site, uid) {
         Some(child) if is_ours(site, uid, child) => Ok(Some(child)),
         _ => Ok(of(site, uid)?.first().copied()),
@@ -93,15 +107,16 @@ fn child_of(process: &Process) -> Option<Child> {
     (!ended).then_some(Child { pid: stat.pid, started: stat.starttime })
 }
 
-/// The child as of now, right after its start. `None` if it has ended already.
+/// The process with this number as it is now. `None` if it has ended.
 pub(super) fn look_at(pid: i32) -> Option<Child> {
     Process::new(pid).ok().as_ref().and_then(child_of)
 }
 
 /// Has this very process not ended yet?
-pub(super) fn is_there(site: &Site, child: Child) -> bool {
-    bury(site);
-    look_at(child.pid) == Some(child)
+pub(super) fn is_there(child: Child) -> bool {
+    let there = look_at(child.pid) == Some(child);
+    bury();
+    there
 }
 
 fn is_ours(site: &Site, uid: &Uid, child: Child) -> bool {

@@ -50,7 +50,9 @@ impl OwnerFile {
         };
         let broken = |why: String| {
             let path = path.display();
-            let detail = format!("the owner mark `{path}` is not readable: {why}; mend it, or end its squid and remove the folder");
+            let detail = format!(
+                "the owner mark `{path}` is not readable: {why}; mend it, or end its squid and remove the folder"
+            );
             OpError::transient(Reason::Internal, detail)
         };
         let file: Self = serde_json::from_slice(&bytes).map_err(|e| broken(e.to_string()))?;

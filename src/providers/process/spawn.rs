@@ -11,7 +11,7 @@ use egress_actors::domain::reason::Reason;
 use process_wrap::std::{CommandWrap, ProcessSession};
 
 use super::auth::{self, Wanted};
-use super::directory::{self, CACHE_LOG, CONF, OUTPUT, PASSWORDS, RECORD};
+use super::directory::{self, CACHE_LOG, CONF, OUTPUT, PASSWORDS, RECORD, Readers};
 use super::evidence::{self, Child};
 use super::mark::OwnerFile;
 use super::{Site, errors};
@@ -19,6 +19,7 @@ use crate::providers::squid_conf::{BasicAuth, SquidConf};
 
 /// What a start needs of the installation, looked for before anything is made.
 pub(super) fn installed(site: &Site, wanted: &Wanted) -> Result<(), OpError> {
+    directory::path_is_plain(site)?;
     let binary = &site.entry.binary;
     match std::fs::metadata(binary) {
         Ok(found) if found.is_file() => {}
@@ -51,7 +52,7 @@ pub(super) fn start(site: &Site, owner: &OwnerFile, wanted: &Wanted) -> Result<(
         cache_log: &log,
         user: user.as_ref().map(|user| user.name.as_str()),
     };
-    directory::write(&folder.join(CONF), conf.render().as_bytes(), 0o644)?;
+    directory::write(&folder.join(CONF), conf.render().as_bytes(), Readers::All)?;
 
     log_file(&log).map_err(|e| errors::file("write", &log, &e))?;
     if let Some(user) = user {
@@ -62,7 +63,7 @@ pub(super) fn start(site: &Site, owner: &OwnerFile, wanted: &Wanted) -> Result<(
     match child {
         Some(child) => {
             let json = serde_json::to_vec(&child).expect("two numbers always serialize");
-            directory::write(&folder.join(RECORD), &json, 0o644)
+            directory::write(&folder.join(RECORD), &json, Readers::All)
         }
         // It has ended already: whoever waits for it to listen will see.
         None => Ok(()),
@@ -84,16 +85,15 @@ fn spawn(site: &Site, conf: &Path, output: &Path) -> Result<Option<Child>, OpErr
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("LC_ALL", "C")
         .current_dir("/");
-    // A session of its own: it outlives us and a Ctrl-C in our terminal. `children` keeps the pid until it is buried.
-    let mut children = site.shared.children();
-    let child = CommandWrap::from(command).wrap(ProcessSession).spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => errors::binary_missing(binary, "does not exist, or its interpreter does not"),
-        io::ErrorKind::PermissionDenied => errors::binary_missing(binary, "cannot be executed"),
-        _ => OpError::transient(Reason::Internal, format!("cannot start `{}`: {error}", binary.display())),
-    })?;
-    let pid = i32::try_from(child.id()).expect("a pid fits an i32");
-    children.push(pid);
-    Ok(evidence::look_at(pid))
+    evidence::start(|| {
+        // A session of its own: it outlives us, and a Ctrl-C in our terminal.
+        let child = CommandWrap::from(command).wrap(ProcessSession).spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => errors::binary_missing(binary, "does not exist, or its interpreter does not"),
+            io::ErrorKind::PermissionDenied => errors::binary_missing(binary, "cannot be executed"),
+            _ => OpError::transient(Reason::Internal, format!("cannot start `{}`: {error}", binary.display())),
+        })?;
+        Ok(child.id())
+    })
 }
 
 /// An empty log that is appended to, so that it can be cut while it is written.

@@ -30,8 +30,6 @@ pub(super) struct Shared {
     check_permits: Arc<Semaphore>,
     /// Held while a port is chosen and its folder appears, so that two creates never choose the same one.
     choosing: Mutex<()>,
-    /// Pids that this process has started and not yet buried.
-    children: Mutex<Vec<i32>>,
 }
 
 impl Shared {
@@ -47,7 +45,6 @@ impl Shared {
             permits: Arc::new(Semaphore::new(STEPS_AT_ONCE)),
             check_permits: Arc::new(Semaphore::new(1)),
             choosing: Mutex::default(),
-            children: Mutex::default(),
         });
         all.insert(base.to_owned(), Arc::downgrade(&shared));
         shared
@@ -55,10 +52,6 @@ impl Shared {
 
     pub(super) fn choosing(&self) -> MutexGuard<'_, ()> {
         lock(&self.choosing)
-    }
-
-    pub(super) fn children(&self) -> MutexGuard<'_, Vec<i32>> {
-        lock(&self.children)
     }
 
     fn turn_of(&self, uid: &Uid) -> Arc<tokio::sync::Mutex<()>> {
@@ -74,7 +67,7 @@ impl Shared {
 }
 
 /// Nothing behind these locks can be left half done by a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -42,7 +42,7 @@ const REFUSED_V6: [(Ipv6Addr, u8); 9] = [
 const NAT64: u128 = 0x0064_ff9b_u128 << 96;
 
 /// What is refused unless a destination is allowed by name of its address.
-pub fn refused() -> Vec<IpNet> {
+pub(super) fn refused() -> Vec<IpNet> {
     let v4 = REFUSED_V4.iter().map(|&(address, prefix)| net(address.into(), prefix));
     let behind_nat64 = REFUSED_V4
         .iter()
@@ -51,18 +51,14 @@ pub fn refused() -> Vec<IpNet> {
     v4.chain(v6).chain(behind_nat64).collect()
 }
 
-/// The public internet: where names may lead to, by GET at 80 and CONNECT at 443.
-pub fn public() -> Vec<IpNet> {
-    let whole = [
-        net(Ipv4Addr::UNSPECIFIED.into(), 0),
-        net(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0).into(), 3),
-        net(Ipv6Addr::from(NAT64).into(), 96),
-    ];
-    subtract(&whole, &refused())
+/// Every address that can be routed to: IPv4, global IPv6, and what NAT64 reaches.
+pub(super) fn everywhere() -> Vec<IpNet> {
+    let global = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0);
+    vec![net(Ipv4Addr::UNSPECIFIED.into(), 0), net(global.into(), 3), net(Ipv6Addr::from(NAT64).into(), 96)]
 }
 
 /// `from` without `what`, in as few networks as that takes.
-pub fn subtract(from: &[IpNet], what: &[IpNet]) -> Vec<IpNet> {
+pub(super) fn subtract(from: &[IpNet], what: &[IpNet]) -> Vec<IpNet> {
     let mut left = Vec::new();
     let mut todo: Vec<IpNet> = from.iter().rev().copied().collect();
     while let Some(candidate) = todo.pop() {
@@ -82,7 +78,7 @@ pub fn subtract(from: &[IpNet], what: &[IpNet]) -> Vec<IpNet> {
 }
 
 /// As Squid sees it: without host bits, and an IPv4-mapped network as the IPv4 one that it is.
-pub fn canonical(given: IpNet) -> IpNet {
+pub(super) fn canonical(given: IpNet) -> IpNet {
     let IpNet::V6(v6) = given.trunc() else { return given.trunc() };
     match (v6.addr().to_ipv4_mapped(), v6.prefix_len()) {
         (Some(v4), prefix @ 96..) => net(v4.into(), prefix - 96),
@@ -151,7 +147,6 @@ mod tests {
             "2002:a00:1::1",
         ] {
             assert!(has(&refused, inside), "{inside} is not refused");
-            assert!(!has(&public(), inside), "{inside} counts as public");
         }
         for outside in [
             "1.1.1.1",
@@ -168,7 +163,7 @@ mod tests {
             "64:ff9b::1.1.1.1",
         ] {
             assert!(!has(&refused, outside), "{outside} is refused");
-            assert!(has(&public(), outside), "{outside} does not count as public");
+            assert!(has(&everywhere(), outside), "{outside} is nowhere");
         }
     }
 
@@ -176,7 +171,7 @@ mod tests {
     fn no_refused_network_covers_the_form_in_which_squid_keeps_ipv4() {
         let mapped: IpNet = "::ffff:8.8.8.8/128".parse().expect("a network");
         assert!(!refused().iter().any(|n| n.contains(&mapped)));
-        assert!(!public().iter().any(|n| n.contains(&mapped)));
+        assert!(!everywhere().iter().any(|n| n.contains(&mapped)));
     }
 
     #[test]

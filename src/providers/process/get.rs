@@ -1,0 +1,85 @@
+//! Get: one instance, from its folder and its process.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use egress_actors::domain::desired::{Endpoint, Scheme};
+use egress_actors::domain::error::OpError;
+use egress_actors::domain::id::Uid;
+use egress_actors::domain::instance::{Instance, InstanceState, OwnerMark};
+
+use super::directory::{self, Folder, RECORD};
+use super::evidence::{self, Listeners};
+use super::mark::OwnerFile;
+use super::{Site, auth, steps};
+use crate::providers::squid_conf::reachable;
+
+/// Between its folder and its process an instance is `Starting`, for as long as one step may take and some more.
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+pub(super) async fn get(site: &Arc<Site>, mark: &OwnerMark) -> Result<Instance, OpError> {
+    let mark = mark.clone();
+    steps::look(site, "looking at the instance", move |site| look(site, &mark)).await
+}
+
+pub(super) fn look(site: &Site, mark: &OwnerMark) -> Result<Instance, OpError> {
+    match directory::read(site, mark)? {
+        Folder::Ours(owner) => {
+            let alive = evidence::one_of(site, &mark.uid)?.is_some();
+            let listeners = Listeners::now()?;
+            instance(site, &owner, alive, &listeners)
+        }
+        // The second look at the folder: a create may have been between the first one and the one at the processes.
+        Folder::Absent if evidence::one_of(site, &mark.uid)?.is_some() => match directory::read(site, mark)? {
+            Folder::Ours(owner) => instance(site, &owner, true, &Listeners::now()?),
+            // Somebody removed the folder of a running Squid: it is to be ended and made anew.
+            Folder::Absent => Ok(Instance {
+                provider_id: provider_id(site, &mark.uid),
+                state: InstanceState::Stopped,
+                endpoint: None,
+                generated: None,
+                created_at: None,
+            }),
+        },
+        Folder::Absent => Err(OpError::not_found(format!(
+            "no folder `{}` and no squid on a configuration in it",
+            site.folder(&mark.uid).display()
+        ))),
+    }
+}
+
+/// The instance of a folder, as its process and its port tell.
+pub(super) fn instance(
+    site: &Site,
+    owner: &OwnerFile,
+    alive: bool,
+    listeners: &Listeners,
+) -> Result<Instance, OpError> {
+    let uid = owner.mark().uid;
+    let folder = site.folder(&uid);
+    let state = if alive {
+        // Stopped by a signal it still listens: whether it answers is for the probes to tell.
+        if listeners.include(owner.address()) { InstanceState::Running } else { InstanceState::Starting }
+    } else {
+        let young = SystemTime::now().duration_since(owner.created_at()).is_ok_and(|age| age < STARTS_WITHIN);
+        let never_started = !folder.join(RECORD).try_exists().unwrap_or(true);
+        if young && never_started { InstanceState::Starting } else { InstanceState::Stopped }
+    };
+    let endpoint = (state == InstanceState::Running).then(|| Endpoint {
+        scheme: Scheme::Http,
+        host: reachable(owner.listen).to_string().into(),
+        port: owner.port,
+    });
+    Ok(Instance {
+        provider_id: provider_id(site, &uid),
+        state,
+        endpoint,
+        generated: auth::generated(&folder)?,
+        created_at: Some(owner.created_at()),
+    })
+}
+
+/// The entry has one host, named like itself.
+fn provider_id(site: &Site, uid: &Uid) -> Arc<str> {
+    format!("process://{0}/{0}/{uid}", site.entry.name).into()
+}

@@ -1,0 +1,179 @@
+//! On real Squid: the conformance suite, and the claims that only this provider makes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use egress_actors::domain::desired::Endpoint;
+use egress_actors::domain::id::{ProviderName, ProxyKey};
+use egress_actors::domain::instance::{Credentials, InstanceState};
+use egress_actors::testkit::conformance::ConformanceRig;
+use egress_actors::testkit::eventually;
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use super::*;
+use crate::config::providers::{AllowedDestination, Auth};
+
+mod life;
+mod reach;
+mod trouble;
+
+const SQUID: &str = "/usr/sbin/squid";
+
+/// A state directory of its own, and the backends on it. All of its Squids end with it.
+struct Rig {
+    dir: TempDir,
+    entry: ProcessEntry,
+    targets: Vec<Opening>,
+}
+
+/// `None` only where Squid is not installed and whoever runs the tests said that this is all right.
+fn rig() -> Option<Rig> {
+    if !Path::new(SQUID).is_file() {
+        assert!(
+            std::env::var_os("EGRESS_TESTS_ALLOW_MISSING").is_some_and(|v| v == "1"),
+            "`{SQUID}` is missing: install the package `squid`, or skip these tests with EGRESS_TESTS_ALLOW_MISSING=1"
+        );
+        println!("skipped: `{SQUID}` is not installed");
+        return None;
+    }
+    /// Tests run side by side: each has a range to itself, below the ephemeral ports.
+    const EACH: u16 = 12;
+    static RIGS: AtomicU16 = AtomicU16::new(0);
+    let place = (std::process::id() % 40 * 20) as u16 + RIGS.fetch_add(1, Ordering::Relaxed);
+    let first = 20_000 + place % 900 * EACH;
+    let dir = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().expect("a directory");
+    let entry = ProcessEntry {
+        name: ProviderName::parse("local").expect("valid"),
+        binary: SQUID.into(),
+        listen: "127.0.0.1".parse().expect("an address"),
+        ports: first..=first + EACH - 1,
+        allow_destinations: Vec::new(),
+        auth: Auth::None,
+    };
+    Some(Rig { dir, entry, targets: Vec::new() })
+}
+
+impl Rig {
+    /// Another value each time, as after a restart. It kills soon: most tests do not care how a Squid ends.
+    fn process(&self) -> ProcessBackend {
+        self.with_long_grace().with_grace(Duration::from_millis(50))
+    }
+
+    fn with_long_grace(&self) -> ProcessBackend {
+        ProcessBackend::new(self.entry.clone(), self.dir.path(), self.targets.clone())
+    }
+
+    fn folder(&self, mark: &OwnerMark) -> PathBuf {
+        self.process().site.folder(&mark.uid)
+    }
+
+    fn children(&self, mark: &OwnerMark) -> Vec<evidence::Child> {
+        evidence::of(&self.process().site, &mark.uid).expect("/proc can be read")
+    }
+
+    fn pid(&self, mark: &OwnerMark) -> i32 {
+        match self.children(mark).as_slice() {
+            [one] => one.pid,
+            other => panic!("one squid was expected: {other:?}"),
+        }
+    }
+
+    /// Creates an instance and waits until it runs.
+    async fn made(&self) -> (OwnerMark, Instance) {
+        let mark = self.mark();
+        let instance = self.process().create(&self.spec(&mark)).await.expect("a create");
+        assert_eq!(instance.state, InstanceState::Running, "{instance:?}");
+        (mark, instance)
+    }
+
+    async fn state(&self, mark: &OwnerMark) -> InstanceState {
+        self.process().get(mark).await.expect("an instance").state
+    }
+
+    /// A script in Squid's place, with `$CONF` as the path of the configuration.
+    fn script(&mut self, text: &str) {
+        let path = self.dir.path().join("squid.sh");
+        // Written by another process: a descriptor of ours that a parallel fork inherits would make it "text busy".
+        let written = std::process::Command::new("sh")
+            .args(["-c", r#"printf '%s' "$1" > "$2" && chmod 755 "$2""#, "sh"])
+            .arg(format!("#!/bin/sh\nfor CONF; do :; done\n{text}\n"))
+            .arg(&path)
+            .status();
+        assert!(written.expect("a shell").success());
+        self.entry.binary = path;
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let site = &self.process().site;
+        for (uid, children) in evidence::all(site).unwrap_or_default() {
+            for child in children {
+                let _ = evidence::signal(site, &uid, child, Signal::KILL);
+                // So that the directory can go, and no zombie stays.
+                while evidence::is_there(child) {
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl ConformanceRig for Rig {
+    fn backend(&self) -> Arc<dyn Backend> {
+        Arc::new(self.process())
+    }
+
+    fn mark(&self) -> OwnerMark {
+        let uid = uuid::Uuid::new_v4().to_string();
+        OwnerMark {
+            operator: OperatorId::parse("test-operator").expect("valid"),
+            entry: self.entry.name.clone(),
+            key: ProxyKey::new("crawl", &format!("px-{}", &uid[..8])).expect("valid"),
+            uid: Uid::parse(&uid).expect("valid"),
+        }
+    }
+
+    /// Processes and folders, the half made and half removed ones too; a whole instance has one of each.
+    async fn count(&self, mark: &OwnerMark) -> usize {
+        let base = self.process().site.base.clone();
+        let names = fs::read_dir(base).map(|all| all.flatten().map(|e| e.file_name()).collect()).unwrap_or(Vec::new());
+        let folders = names.iter().filter(|name| name.to_string_lossy().ends_with(mark.uid.as_str())).count();
+        folders.max(self.children(mark).len())
+    }
+
+    async fn make_foreign(&self, mark: &OwnerMark) -> bool {
+        let other = OwnerMark { operator: OperatorId::parse("another-operator").expect("valid"), ..mark.clone() };
+        self.process().create(&self.spec(&other)).await.expect("a create");
+        true
+    }
+
+    async fn foreign_is_untouched(&self, mark: &OwnerMark) -> bool {
+        let other = OwnerMark { operator: OperatorId::parse("another-operator").expect("valid"), ..mark.clone() };
+        self.state(&other).await == InstanceState::Running && self.children(mark).len() == 1
+    }
+}
+
+mod conforms {
+    use super::rig;
+
+    egress_actors::conformance_tests!(match rig() {
+        Some(rig) => rig,
+        None => return,
+    });
+}
+
+mod conforms_with_auth {
+    use super::{Auth, rig};
+
+    egress_actors::conformance_tests!(match rig() {
+        Some(mut rig) => {
+            rig.entry.auth = Auth::Generated;
+            rig
+        }
+        None => return,
+    });
+}

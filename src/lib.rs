@@ -15,3 +15,5 @@ pub mod probe;
 pub mod providers;
 
 pub mod server;
+
+pub mod run;

@@ -34,5 +34,12 @@ mod negotiate;
 pub mod admin;
 pub mod health;
 
+pub use admin::{Admin, Controls, ManifestProblem};
+pub use auth::Tokens;
+pub use health::{Check, checks_of};
+pub use leases::LeaseApi;
+pub use serve::{Limits, serve};
+pub use tls::{Tls, TlsError};
+
 #[cfg(test)]
 mod tests;

@@ -116,10 +116,8 @@ async fn supervise(
         secrets: standalone.secrets(),
         prober: Arc::new(TunnelProber::new(Dns::system(), &[])?),
     };
-    let openings: Vec<_> = Opening::probe_target(&config.health.target)
-        .into_iter()
-        .chain(config.echo_addr.map(Opening::echo))
-        .collect();
+    let openings: Vec<_> =
+        Opening::probe_target(&config.health.target).into_iter().chain(config.echo_addr.map(Opening::echo)).collect();
     let opener = open::Opener { state_dir: mode.state_dir.clone(), openings };
     let entries = opener.open(&config.providers.entries);
     let operator = Operator::wire(&env, &ports, entries, &settings(&config, &standalone, edge.clone()));
@@ -207,7 +205,8 @@ async fn servers(
         },
     };
     let mut children = vec![
-        listening("--admin-addr", "server/admin", config.admin.addr, tls.clone(), move || admin.clone().router())?.on(edge),
+        listening("--admin-addr", "server/admin", config.admin.addr, tls.clone(), move || admin.clone().router())?
+            .on(edge),
         listening("--discovery-addr", "server/leases", config.lease_api.addr, tls.clone(), move || {
             lease_api.clone().router()
         })?,

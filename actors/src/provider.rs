@@ -192,7 +192,7 @@ impl Provider {
             if ready {
                 tracing::info!(%provider, %host, "provider target is well");
             } else {
-                tracing::warn!(%provider, %host, %reason, message = %verdict.message, "provider target is not well");
+                tracing::warn!(%provider, %host, %reason, why = %verdict.message, "provider target is not well");
             }
             if before.is_some() || !ready {
                 self.args.events.emit(Event {

@@ -457,7 +457,7 @@ impl Proxy {
             let ready = status.condition(ConditionType::Ready);
             tracing::info!(
                 proxy = %self.key(), phase = status.phase.as_str(), reason = ready.map_or("", |c| c.reason.as_str()),
-                message = ready.map_or("", |c| &*c.message), "phase changed"
+                why = ready.map_or("", |c| &*c.message), "phase changed"
             );
         }
     }

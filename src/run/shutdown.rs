@@ -79,7 +79,10 @@ async fn delete_all(handles: &Handles, standalone: &Standalone) -> bool {
     let limit = tokio::time::Instant::now() + DELETE_WITHIN;
     while !handles.board.is_empty() {
         if tokio::time::Instant::now() >= limit {
-            tracing::error!(left = handles.board.len(), "not every instance could be deleted in time; they are adopted or deleted at the next start");
+            tracing::error!(
+                left = handles.board.len(),
+                "not every instance could be deleted in time; they are adopted or deleted at the next start"
+            );
             return false;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

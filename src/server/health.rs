@@ -14,7 +14,7 @@ use egress_actors::operator::Handles;
 use egress_actors::watch::{SourceState, WatchHandle};
 
 /// Where the lease registry stands in the tree of the operator.
-pub const LEASES: &str = "operator/fleet/leases";
+pub const LEASES: &str = "/operator/fleet/leases";
 
 /// A registry that has not finished a message for so long serves nobody.
 const STALLED_AFTER: Duration = Duration::from_secs(30);

@@ -119,7 +119,8 @@ impl Fleet {
     /// Removes every object, once and for all.
     pub(super) fn leave(&mut self, at: &Time) {
         self.leaving = true;
-        let keys: Vec<_> = self.entries.iter().filter(|(_, entry)| !entry.deleting()).map(|(key, _)| key.clone()).collect();
+        let keys: Vec<_> =
+            self.entries.iter().filter(|(_, entry)| !entry.deleting()).map(|(key, _)| key.clone()).collect();
         for key in keys {
             self.remove(&key, at);
         }

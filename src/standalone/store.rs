@@ -88,9 +88,10 @@ pub(super) struct Store {
 impl Store {
     /// Takes the lock, opens or makes the store, and reads all of it.
     pub(super) fn open(state_dir: &Path) -> Result<(Self, Identity, Rows), StandaloneError> {
+        // Others may pass, not look: a Squid that drops root reads its own configuration below. Files here are 0600.
         DirBuilder::new()
             .recursive(true)
-            .mode(0o700)
+            .mode(0o711)
             .create(state_dir)
             .map_err(|source| StandaloneError::StateDir { dir: state_dir.to_owned(), source })?;
         let lock = lock(state_dir)?;
@@ -364,7 +365,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let _store = Store::open(&state).unwrap();
-        assert_eq!(fs::metadata(&state).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(fs::metadata(&state).unwrap().mode() & 0o777, 0o711);
         assert_eq!(fs::metadata(state.join("standalone.redb")).unwrap().mode() & 0o777, 0o600);
     }
 }

@@ -120,6 +120,9 @@ fn permanent(reason: Reason) -> OpError {
     OpError::permanent(reason, "pool `fast` not found on host `a`")
 }
 
+/// A name for the message, and how the row comes about.
+type Row<How> = (&'static str, How);
+
 /// One Proxy on its way.
 struct Life {
     desired: Desired,

@@ -82,7 +82,7 @@ fn what_was_never_made_is_done_at_once() {
 
 #[test]
 fn a_deletion_goes_on_from_every_trouble() {
-    let states: [(&str, fn() -> Life); 7] = [
+    let states: [Row<fn() -> Life>; 7] = [
         ("permanent error in get", || {
             let mut life = Life::adopted(managed());
             life.turn();
@@ -246,18 +246,28 @@ fn a_look_that_cannot_answer_holds_the_finalizer_and_says_so() {
 #[test]
 fn what_is_given_up_is_told_and_written_before_the_finalizer_goes() {
     let without_host = || ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([host("b")]), ..facts(2) });
-    let ways: [(&str, Reason, &dyn Fn(&mut Life)); 3] = [
-        ("skip-cleanup", Reason::CleanupSkipped, &|life| {
-            life.edit(|desired| desired.annotations.skip_cleanup = true);
-        }),
-        ("no provider", Reason::ProviderNotConfigured, &|life| {
-            life.tell(|seen, _| seen.on_provider(ProviderSeen::NotConfigured));
-        }),
-        ("no host", Reason::HostNotConfigured, &|life| {
-            life.tell(|seen, _| seen.on_provider(without_host()));
-        }),
+    type Happens<'a> = Row<&'a dyn Fn(&mut Life)>;
+    let ways: [(Happens<'_>, Reason); 3] = [
+        (
+            ("skip-cleanup", &|life| {
+                life.edit(|desired| desired.annotations.skip_cleanup = true);
+            }),
+            Reason::CleanupSkipped,
+        ),
+        (
+            ("no provider", &|life| {
+                life.tell(|seen, _| seen.on_provider(ProviderSeen::NotConfigured));
+            }),
+            Reason::ProviderNotConfigured,
+        ),
+        (
+            ("no host", &|life| {
+                life.tell(|seen, _| seen.on_provider(without_host()));
+            }),
+            Reason::HostNotConfigured,
+        ),
     ];
-    for (name, reason, happen) in ways {
+    for ((name, happen), reason) in ways {
         let mut life = Life::ready();
         happen(&mut life);
         assert!(life.offers(), "{name}: before a deletion it changes nothing");

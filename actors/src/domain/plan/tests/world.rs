@@ -45,6 +45,8 @@ enum Act {
     Pause(bool),
     Drain(bool),
     Secret,
+    /// Somebody takes our finalizer away.
+    TakeFinalizer,
     Claim(bool),
     Provider(u8),
 }
@@ -81,6 +83,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => any::<bool>().prop_map(Act::Pause),
         1 => any::<bool>().prop_map(Act::Drain),
         1 => Just(Act::Secret),
+        1 => Just(Act::TakeFinalizer),
         1 => any::<bool>().prop_map(Act::Claim),
         1 => (0_u8..4).prop_map(Act::Provider),
     ]
@@ -414,6 +417,8 @@ impl World {
                 self.stored.generation += 1;
             }
             Act::Drain(drain) => self.stored.annotations.drain = drain,
+            Act::TakeFinalizer if self.stored.deleting => {}
+            Act::TakeFinalizer => self.stored.finalizer = false,
             Act::Secret => self.seen.on_secret_changed(),
             Act::Claim(claim) => {
                 self.claim = claim;
@@ -484,7 +489,9 @@ proptest! {
         desired in wish(), settings in settings(), acts in prop::collection::vec(act(), 0..120),
     ) {
         let mut world = World::new(desired, settings);
-        acts.into_iter().for_each(|act| world.act(act));
+        for act in acts {
+            world.act(act);
+        }
         world.act(Act::Delete);
         let ended = world.settle_down(|world| !world.exists || world.plan.step == Step::Done && world.shown == world.stored);
         prop_assert!(ended.is_ok(), "{}", ended.unwrap_err());
@@ -499,7 +506,9 @@ proptest! {
     ) {
         let mut world = World::new(desired, settings);
         let kept = |act: &Act| !matches!(act, Act::Delete | Act::Pause(_) | Act::Provider(_));
-        acts.into_iter().filter(kept).for_each(|act| world.act(act));
+        for act in acts.into_iter().filter(kept) {
+            world.act(act);
+        }
         let offered = |world: &World| {
             matches!(world.plan.serving, Serving::Offer(_))
                 && world.shown == world.stored

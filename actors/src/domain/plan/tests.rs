@@ -1,5 +1,6 @@
 //! One Proxy with its object, its actor's view and a clock, for the tables.
 
+mod acts;
 mod ending;
 mod making;
 mod serving;

@@ -61,7 +61,7 @@ fn fresh(desired: &Desired, settings: &Settings, now: Now) -> Observed {
         revision: 1,
         hosts: Arc::from([HostName::parse("a").expect("valid")]),
         settle: Duration::from_secs(20),
-        address_timeout: Duration::from_secs(300),
+        address_timeout: Duration::from_mins(5),
         may_generate_credentials: false,
     }));
     seen
@@ -114,7 +114,7 @@ fn guard(c: &mut Criterion) {
                 (Uid::parse(&format!("uid-{n}")).expect("valid"), FailureDomain::Host(entry.clone(), host))
             })
             .collect();
-        let mut guard = TargetGuard::new(Duration::from_secs(120));
+        let mut guard = TargetGuard::new(Duration::from_mins(2));
         let (mut n, mut now) = (0, Instant::now());
         c.bench_function(&format!("guard/probe/{fleet}"), |b| {
             b.iter(|| {

@@ -1,5 +1,6 @@
 //! One Proxy with its object, its actor's view and a clock, for the tables.
 
+mod acts;
 mod ending;
 mod making;
 mod serving;
@@ -119,6 +120,9 @@ fn transient(reason: Reason) -> OpError {
 fn permanent(reason: Reason) -> OpError {
     OpError::permanent(reason, "pool `fast` not found on host `a`")
 }
+
+/// A name for the message, and how the row comes about.
+type Row<How> = (&'static str, How);
 
 /// One Proxy on its way.
 struct Life {

@@ -2,6 +2,8 @@
 
 use super::*;
 
+type Happens<'a> = Row<&'a dyn Fn(&mut Life)>;
+
 #[test]
 fn a_deletion_withdraws_deletes_looks_and_then_drops_the_finalizer() {
     let mut life = Life::ready();
@@ -45,6 +47,8 @@ fn a_deletion_waits_for_leases_up_to_the_drain_timeout() {
         life.settings.drain_timeout = Duration::from_mins(2);
         life.edit(|desired| desired.deleting = true);
         assert_eq!(life.plan.step, Step::Nothing, "a count from before the withdrawal says nothing");
+        life.turn();
+        assert_eq!(life.plan.step, Step::Nothing, "however often it is asked");
         if let Some(leases) = leases {
             life.tell(|seen, _| seen.on_leases_left(leases));
         }
@@ -82,7 +86,7 @@ fn what_was_never_made_is_done_at_once() {
 
 #[test]
 fn a_deletion_goes_on_from_every_trouble() {
-    let states: [(&str, fn() -> Life); 7] = [
+    let states: [Row<fn() -> Life>; 7] = [
         ("permanent error in get", || {
             let mut life = Life::adopted(managed());
             life.turn();
@@ -189,6 +193,59 @@ fn a_delete_whose_end_was_not_seen_is_repeated_and_then_looked_for_twice() {
 }
 
 #[test]
+fn a_create_whose_end_was_not_seen_is_remembered_until_it_has_settled() {
+    // Long after its start, so that nothing is left to doubt; then an instance is lost, and a create is cut short.
+    let settled = || {
+        let mut life = Life::ready();
+        life.wait(SETTLE * 2).tell(|seen, now| seen.on_listed(Some(&running("1")), now));
+        life.tell(|seen, now| seen.on_listed(None, now));
+        life.tell(|seen, now| seen.on_get(gone(), now));
+        assert_eq!(life.plan.step, create());
+        life
+    };
+    let clean_looks = |mut life: Life| {
+        life.edit(|desired| desired.deleting = true);
+        life.tell(|seen, now| seen.on_delete(Ok(()), now));
+        life.tell(|seen, now| seen.on_get(gone(), now));
+        if life.plan.step == Step::ReleaseFinalizer { 1 } else { 2 }
+    };
+    let mut seen = settled();
+    seen.tell(|seen, now| seen.on_create(Ok(running("2")), now));
+    assert_eq!(clean_looks(seen), 1);
+    let cut = || {
+        let mut life = settled();
+        life.tell(|seen, now| seen.on_create(Err(OpError::effect_unknown(Reason::Lost, "no answer")), now));
+        life.tell(|seen, now| seen.on_get(gone(), now));
+        life.wait_for_wake();
+        life.tell(|seen, now| seen.on_create(Ok(running("2")), now));
+        life
+    };
+    assert_eq!(clean_looks(cut()), 2, "the second create went well, and the first may still land");
+    let mut later = cut();
+    later.wait(SETTLE).tell(|seen, now| seen.on_listed(None, now));
+    later.tell(|seen, now| seen.on_get(Ok(running("2")), now));
+    assert_eq!(clean_looks(later), 1);
+}
+
+#[test]
+fn two_clean_looks_are_a_settle_time_apart_also_when_the_config_makes_it_longer() {
+    let mut life = Life::ready();
+    life.edit(|desired| desired.deleting = true);
+    life.tell(|seen, now| seen.on_delete(Err(OpError::effect_unknown(Reason::Timeout, "no answer")), now));
+    life.wait_for_wake();
+    life.tell(|seen, now| seen.on_delete(Ok(()), now));
+    life.tell(|seen, now| seen.on_get(gone(), now));
+    let slower = ProviderFacts { settle: SETTLE * 3, ..facts(2) };
+    life.tell(|seen, _| seen.on_provider(ProviderSeen::Configured(slower)));
+    life.wait_for_wake();
+    life.tell(|seen, now| seen.on_get(gone(), now));
+    assert_eq!(life.now.until(life.plan.wake.expect("it looks again")), SETTLE * 2);
+    life.wait_for_wake();
+    life.tell(|seen, now| seen.on_get(gone(), now));
+    assert_eq!(life.plan.step, Step::ReleaseFinalizer);
+}
+
+#[test]
 fn an_actor_that_has_just_started_doubts_what_its_predecessor_left_running() {
     let recorded = Life::ready().plan.status;
     let restart = || {
@@ -239,25 +296,35 @@ fn a_look_that_cannot_answer_holds_the_finalizer_and_says_so() {
     life.tell(|seen, now| seen.on_delete(Ok(()), now));
     life.tell(|seen, now| seen.on_get(Err(permanent(Reason::Unauthorized)), now));
     assert_eq!(life.condition(ConditionType::Ready), (Truth::False, Reason::DeletionBlocked));
+    assert!(life.now.until(life.plan.wake.expect("it looks again")) <= life.settings.retry.1, "no latch in a deletion");
     life.wait_for_wake();
-    assert_eq!(life.plan.step, get(), "no latch in a deletion");
+    assert_eq!(life.plan.step, get());
 }
 
 #[test]
 fn what_is_given_up_is_told_and_written_before_the_finalizer_goes() {
     let without_host = || ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([host("b")]), ..facts(2) });
-    let ways: [(&str, Reason, &dyn Fn(&mut Life)); 3] = [
-        ("skip-cleanup", Reason::CleanupSkipped, &|life| {
-            life.edit(|desired| desired.annotations.skip_cleanup = true);
-        }),
-        ("no provider", Reason::ProviderNotConfigured, &|life| {
-            life.tell(|seen, _| seen.on_provider(ProviderSeen::NotConfigured));
-        }),
-        ("no host", Reason::HostNotConfigured, &|life| {
-            life.tell(|seen, _| seen.on_provider(without_host()));
-        }),
+    let ways: [(Happens<'_>, Reason); 3] = [
+        (
+            ("skip-cleanup", &|life| {
+                life.edit(|desired| desired.annotations.skip_cleanup = true);
+            }),
+            Reason::CleanupSkipped,
+        ),
+        (
+            ("no provider", &|life| {
+                life.tell(|seen, _| seen.on_provider(ProviderSeen::NotConfigured));
+            }),
+            Reason::ProviderNotConfigured,
+        ),
+        (
+            ("no host", &|life| {
+                life.tell(|seen, _| seen.on_provider(without_host()));
+            }),
+            Reason::HostNotConfigured,
+        ),
     ];
-    for (name, reason, happen) in ways {
+    for ((name, happen), reason) in ways {
         let mut life = Life::ready();
         happen(&mut life);
         assert!(life.offers(), "{name}: before a deletion it changes nothing");

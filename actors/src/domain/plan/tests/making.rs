@@ -47,6 +47,8 @@ fn a_write_that_is_never_seen_is_made_again() {
     life.tell(|seen, now| seen.on_adopted(Ok(()), now));
     life.edit(|desired| desired.finalizer = true);
     assert_eq!(life.plan.step, Step::Nothing, "half of the patch is not the patch");
+    life.edit(|desired| (desired.finalizer, desired.host) = (false, Some(host("a"))));
+    assert_eq!(life.plan.step, Step::Nothing, "nor is the other half");
     life.wait_for_wake();
     assert_eq!(life.plan.step, Step::RecordFinalizer { host: host("a") });
 }
@@ -144,7 +146,7 @@ fn having_to_wait_for_a_slot_is_not_told() {
 
 #[test]
 fn a_permanent_failure_latches_until_something_changes_or_the_slow_timer_ends() {
-    let ways: [(&str, fn(&mut Life)); 4] = [
+    let ways: [Row<fn(&mut Life)>; 4] = [
         ("generation", |life| {
             life.edit(|desired| desired.generation += 1);
         }),
@@ -179,7 +181,7 @@ fn a_permanent_failure_latches_until_something_changes_or_the_slow_timer_ends() 
 #[test]
 fn a_stopped_or_gone_instance_is_warned_about_and_made_anew() {
     // A failed probe, or the list, asks for a look; only the look concludes.
-    let signs: [(&str, fn(&mut Life)); 4] = [
+    let signs: [Row<fn(&mut Life)>; 4] = [
         ("list: absent", |life| {
             life.tell(|seen, now| seen.on_listed(None, now));
         }),

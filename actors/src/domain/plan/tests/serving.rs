@@ -181,6 +181,8 @@ fn the_drain_annotation_cordons_and_is_drained_once_a_fresh_count_says_so() {
     life.edit(|desired| desired.annotations.drain = true);
     assert!(life.plan.cordoned && life.offers());
     assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::Draining), "an old count says nothing");
+    life.turn();
+    assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::Draining), "however often it is asked");
     life.tell(|seen, _| seen.on_leases_left(1));
     assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::Draining));
     life.tell(|seen, _| seen.on_leases_left(0));

@@ -5,86 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::acts::{Act, End, act};
 use super::*;
-
-/// How an operation ends.
-#[derive(Debug, Clone, Copy)]
-enum End {
-    Good,
-    Transient,
-    Permanent,
-    /// Done, and nobody saw it.
-    UnknownDone,
-    /// It lands this many seconds later: less than the settle time.
-    UnknownLate(u8),
-    UnknownNever,
-    /// Not handed to the backend at all.
-    Cancelled,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Act {
-    Wait(u16),
-    WaitForWake,
-    EndOnHost(End),
-    EndAside(End),
-    /// The actor sees the object as it is.
-    Show,
-    /// The status that was planned last is written.
-    Write,
-    List,
-    Probe(bool),
-    /// The actor loses everything; what it had running lands later, or never.
-    Crash(Option<u8>),
-    Stop,
-    Vanish,
-    Leases(u8),
-    Delete,
-    SkipCleanup,
-    Recreate(u8),
-    Pause(bool),
-    Drain(bool),
-    Secret,
-    Claim(bool),
-    Provider(u8),
-}
-
-fn end() -> impl Strategy<Value = End> {
-    prop_oneof![
-        6 => Just(End::Good),
-        2 => Just(End::Transient),
-        1 => Just(End::Permanent),
-        1 => Just(End::UnknownDone),
-        2 => (0_u8..20).prop_map(End::UnknownLate),
-        1 => Just(End::UnknownNever),
-        1 => Just(End::Cancelled),
-    ]
-}
-
-fn act() -> impl Strategy<Value = Act> {
-    prop_oneof![
-        4 => (0_u16..90).prop_map(Act::Wait),
-        6 => Just(Act::WaitForWake),
-        16 => end().prop_map(Act::EndOnHost),
-        12 => end().prop_map(Act::EndAside),
-        10 => Just(Act::Show),
-        6 => Just(Act::Write),
-        4 => Just(Act::List),
-        6 => any::<bool>().prop_map(Act::Probe),
-        2 => prop::option::of(0_u8..20).prop_map(Act::Crash),
-        1 => Just(Act::Stop),
-        1 => Just(Act::Vanish),
-        2 => (0_u8..3).prop_map(Act::Leases),
-        1 => Just(Act::Delete),
-        1 => Just(Act::SkipCleanup),
-        1 => (0_u8..3).prop_map(Act::Recreate),
-        1 => any::<bool>().prop_map(Act::Pause),
-        1 => any::<bool>().prop_map(Act::Drain),
-        1 => Just(Act::Secret),
-        1 => any::<bool>().prop_map(Act::Claim),
-        1 => (0_u8..4).prop_map(Act::Provider),
-    ]
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
@@ -414,6 +336,8 @@ impl World {
                 self.stored.generation += 1;
             }
             Act::Drain(drain) => self.stored.annotations.drain = drain,
+            Act::TakeFinalizer if self.stored.deleting => {}
+            Act::TakeFinalizer => self.stored.finalizer = false,
             Act::Secret => self.seen.on_secret_changed(),
             Act::Claim(claim) => {
                 self.claim = claim;
@@ -484,7 +408,9 @@ proptest! {
         desired in wish(), settings in settings(), acts in prop::collection::vec(act(), 0..120),
     ) {
         let mut world = World::new(desired, settings);
-        acts.into_iter().for_each(|act| world.act(act));
+        for act in acts {
+            world.act(act);
+        }
         world.act(Act::Delete);
         let ended = world.settle_down(|world| !world.exists || world.plan.step == Step::Done && world.shown == world.stored);
         prop_assert!(ended.is_ok(), "{}", ended.unwrap_err());
@@ -499,7 +425,9 @@ proptest! {
     ) {
         let mut world = World::new(desired, settings);
         let kept = |act: &Act| !matches!(act, Act::Delete | Act::Pause(_) | Act::Provider(_));
-        acts.into_iter().filter(kept).for_each(|act| world.act(act));
+        for act in acts.into_iter().filter(kept) {
+            world.act(act);
+        }
         let offered = |world: &World| {
             matches!(world.plan.serving, Serving::Offer(_))
                 && world.shown == world.stored

@@ -1,0 +1,35 @@
+# `make demo` shows the product at work; `make test` proves it. Both set up what is missing on this machine.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint build run-dev bench bench-probes bench-isolation clean
+
+help: ## This list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+demo: ## Builds, makes 3 Squids, leases one, crawls through it; then keeps serving (DEMO_ONCE=1: ends by itself)
+	@scripts/demo.sh
+
+test: ## All tests, on real parts
+	@scripts/test.sh
+
+lint: ## Format, clippy, docs of the code
+	@scripts/lint.sh
+
+build: ## The release binary
+	@scripts/setup.sh && cargo build --locked --release
+
+run-dev: ## The operator on config/samples/standalone, logs as text, state in .demo
+	@scripts/setup.sh && cargo run --locked -- --standalone config/samples/standalone --state-dir .demo/state \
+		--providers-config config/samples/providers-standalone.yaml --echo-addr 127.0.0.1:8092 \
+		--probe-target http://127.0.0.1:8092/echo --log-format text
+
+bench: ## Criterion: lease book, plan, kit
+	@scripts/setup.sh && cargo bench --locked -p egress-actors
+
+bench-probes: ## Probes a second through one Squid, beside a bare loop; memory of an idle Proxy
+	@scripts/setup.sh && cargo bench --locked --features testkit --bench probes
+
+bench-isolation: ## What a stalled host costs the others
+	@scripts/setup.sh && cargo bench --locked --features testkit --bench isolation
+
+clean: ## Removes what demo and run-dev left (not the build)
+	rm -rf .demo

@@ -1,0 +1,43 @@
+# Shared by the scripts: words for people, and what is missing on this machine.
+# shellcheck shell=bash
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+  bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' red=$'\e[31m' off=$'\e[0m'
+else
+  bold='' dim='' green='' red='' off=''
+fi
+
+say() { printf '\n%s== %s%s\n' "$bold" "$*" "$off"; }
+note() { printf '%s%s%s\n' "$dim" "$*" "$off"; }
+die() { printf '%s%s%s\n' "$red" "$*" "$off" >&2; exit 1; }
+
+# need PROGRAM=PACKAGE ...: installs the packages whose programs are missing, or says exactly what to install.
+need() {
+  local pair program package missing=()
+  for pair in "$@"; do
+    program=${pair%%=*} package=${pair#*=}
+    PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null 2>&1 || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    die "Missing on this machine: ${missing[*]}
+Install them (Debian, Ubuntu: sudo apt-get install --no-install-recommends ${missing[*]}) and run this again."
+  fi
+  say "Installing ${missing[*]}"
+  # A package that starts a service by itself would take Squid's usual port, and nobody asked for it.
+  local policy=/usr/sbin/policy-rc.d made=''
+  if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && made=1
+  fi
+  apt-get update -q >/dev/null || note "apt-get update failed: trying with the lists that are there"
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+  local status=$?
+  [ -n "$made" ] && rm -f "$policy"
+  [ $status -eq 0 ] || die "Could not install ${missing[*]}: see above."
+}
+
+need_cargo() {
+  command -v cargo >/dev/null 2>&1 && return 0
+  [ -x "$HOME/.cargo/bin/cargo" ] && { PATH="$HOME/.cargo/bin:$PATH"; export PATH; return 0; }
+  die "Rust is missing: install it from https://rustup.rs (version 1.95 or later) and run this again."
+}

@@ -36,6 +36,9 @@ const PLACES: usize = 4096;
 /// Operations that wait for a slot; beyond that `Busy` is the honest answer, and the proxies back off.
 const QUEUE: usize = 256;
 
+/// From a new follower to the list that tells it: long enough for all of a restart to be in it.
+const FOLLOWED_TO_LIST: Duration = Duration::from_millis(250);
+
 /// What a proxy asks of a host.
 #[derive(Debug)]
 pub enum Call {
@@ -188,6 +191,7 @@ impl HostHandle {
     /// Tells `tell` what lists show of this uid; a later follow of the same uid replaces this one.
     pub fn follow(&self, uid: &Uid, tell: Tell<Sighting>) {
         self.followers.insert(uid.clone(), Follower { tell, told: None });
+        self.to.cast_or_drop(HostMsg::Followed);
     }
 
     pub fn unfollow(&self, uid: &Uid) {
@@ -230,6 +234,8 @@ enum HostMsg {
     Submit(Box<Job>, Permit),
     /// End what runs or waits for this uid.
     Cancel(Uid),
+    /// Somebody wants to hear of a uid: list soon.
+    Followed,
     /// Check the host and tell the verdict.
     Check(Duration, Tell<Checked>),
     /// An operation ended.
@@ -241,7 +247,7 @@ enum HostMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(HostMsg: Submit, Cancel, Check, Ended, Listed, CheckEnded, Timer);
+crate::named!(HostMsg: Submit, Cancel, Followed, Check, Ended, Listed, CheckEnded, Timer);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Alarm {
@@ -273,7 +279,20 @@ struct Host {
     running: HashMap<OpNumber, Running>,
     followers: Followers,
     checking: Vec<Tell<Checked>>,
+    listing: Listing,
     timers: Timers<Alarm>,
+}
+
+/// Where the periodic list stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    /// For its interval.
+    Waiting,
+    /// Due in a moment.
+    Hastened,
+    Running,
+    /// Somebody came while it ran: another one follows.
+    RunningAndAgain,
 }
 
 struct Running {
@@ -382,7 +401,21 @@ impl Host {
         }
     }
 
-    fn start_list(&self, ctx: &mut Ctx<HostMsg>) {
+    /// After a restart a Proxy is worth offering only once its instance was seen: it does not wait for the next interval.
+    /// Thousands that come at once share one list.
+    fn list_soon(&mut self) {
+        match self.listing {
+            Listing::Waiting => {
+                self.listing = Listing::Hastened;
+                self.timers.arm_in(Alarm::List, FOLLOWED_TO_LIST);
+            }
+            Listing::Running => self.listing = Listing::RunningAndAgain,
+            Listing::Hastened | Listing::RunningAndAgain => {}
+        }
+    }
+
+    fn start_list(&mut self, ctx: &mut Ctx<HostMsg>) {
+        self.listing = Listing::Running;
         let backend = self.backend.clone();
         let operator = self.args.operator.clone();
         let listed = ctx.tell(HostMsg::Listed);
@@ -423,7 +456,9 @@ impl Host {
                 }
             }
         }
-        self.timers.arm_in(Alarm::List, jittered(self.args.list_interval));
+        let again = self.listing == Listing::RunningAndAgain;
+        self.listing = if again { Listing::Hastened } else { Listing::Waiting };
+        self.timers.arm_in(Alarm::List, if again { FOLLOWED_TO_LIST } else { jittered(self.args.list_interval) });
     }
 
     fn check(&mut self, within: Duration, tell: Tell<Checked>, ctx: &mut Ctx<HostMsg>) {
@@ -471,6 +506,7 @@ impl Behavior for Host {
             running: HashMap::new(),
             followers,
             checking: Vec::new(),
+            listing: Listing::Waiting,
             timers,
             args,
         })
@@ -487,6 +523,7 @@ impl Behavior for Host {
                 let effects = self.admission.cancel(&uid);
                 self.perform(effects, ctx);
             }
+            HostMsg::Followed => self.list_soon(),
             HostMsg::Check(within, tell) => self.check(within, tell, ctx),
             HostMsg::Ended(number, done) => self.ended(number, done, ctx),
             HostMsg::Listed(done) => self.listed(done),

@@ -1,6 +1,5 @@
 //! Delete: the process first, then the folder, each only after another look at the mark.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,11 +75,8 @@ async fn have_ended(site: &Arc<Site>, children: Vec<Child>, limit: Duration) -> 
 /// Removes the folder of an instance that does not run.
 pub(super) fn retire(site: &Site, mark: &OwnerMark) -> Result<(), OpError> {
     match directory::read(site, mark)? {
-        Folder::Absent => {
-            // An empty folder of this name hides nothing, and goes too.
-            let _ = fs::remove_dir(site.folder(&mark.uid));
-            Ok(())
-        }
+        // Somebody else removed it, or an earlier call did and broke off.
+        Folder::Absent => directory::retire(site, &mark.uid),
         Folder::Ours(_) if evidence::one_of(site, &mark.uid)?.is_some() => {
             let detail = format!("a squid of instance `{}` appeared while the instance was removed", mark.uid);
             Err(OpError::transient(Reason::Busy, detail))

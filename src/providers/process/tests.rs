@@ -74,13 +74,6 @@ impl Rig {
         evidence::of(&self.process().site, &mark.uid).expect("/proc can be read")
     }
 
-    fn shared_memory(&self, mark: &OwnerMark) -> usize {
-        let prefix = evidence::service_name(&mark.uid);
-        let entries =
-            fs::read_dir(directory::SHARED_MEMORY).map(|all| all.flatten().collect()).unwrap_or_else(|_| Vec::new());
-        entries.iter().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
-    }
-
     fn pid(&self, mark: &OwnerMark) -> i32 {
         match self.children(mark).as_slice() {
             [one] => one.pid,
@@ -112,6 +105,13 @@ impl Rig {
         assert!(written.expect("a shell").success());
         self.entry.binary = path;
     }
+}
+
+/// Files that the Squid of this mark has, or left, among the shared memory.
+fn shared_memory(mark: &OwnerMark) -> usize {
+    let prefix = evidence::service_name(&mark.uid);
+    let Ok(entries) = fs::read_dir(directory::SHARED_MEMORY) else { return 0 };
+    entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
 }
 
 impl Drop for Rig {
@@ -154,7 +154,7 @@ impl ConformanceRig for Rig {
         let names = entries.flatten().map(|entry| entry.file_name());
         let folders = names.filter(|name| name.to_string_lossy().ends_with(mark.uid.as_str())).count();
         let seen = folders.max(self.children(mark).len());
-        if seen == 0 { self.shared_memory(mark) } else { seen }
+        if seen == 0 { shared_memory(mark) } else { seen }
     }
 
     async fn make_foreign(&self, mark: &OwnerMark) -> bool {

@@ -194,10 +194,10 @@ async fn the_shared_memory_of_each_squid_has_a_name_of_its_own_and_goes_with_it(
     let Some(rig) = rig() else { return };
     let (mark, _) = rig.made().await;
     let (neighbour, _) = rig.made().await;
-    assert_ne!(rig.shared_memory(&mark), 0, "squid makes shared memory under another name");
+    assert_ne!(shared_memory(&mark), 0, "squid makes shared memory under another name");
     // Killed, so that Squid itself cannot clean up.
     kill(rig.pid(&mark), Signal::KILL);
     rig.process().delete(&mark).await.expect("a delete");
-    assert_eq!(rig.shared_memory(&mark), 0);
-    assert_ne!(rig.shared_memory(&neighbour), 0);
+    assert_eq!(shared_memory(&mark), 0);
+    assert_ne!(shared_memory(&neighbour), 0);
 }

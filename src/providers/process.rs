@@ -15,7 +15,7 @@
 //! - start and record of the child are one step.
 //!
 //! # Evidence
-//! A process is ours if its arguments end in `-N -f <the absolute path of that configuration>`. The recorded pid and
+//! A process is ours if its arguments end in `-N -n <its service name> -f <the absolute path of that configuration>`. The recorded pid and
 //! start time only shorten the look. A signal goes through a pidfd whose process was looked at again: a reused pid is
 //! never signalled. What cannot be read is an error, never "absent" and never "stopped".
 

@@ -163,14 +163,12 @@ async fn classify(site: &Arc<Site>, uid: &Uid, words: Option<String>) -> OpError
         _ => None,
     };
     let binary = site.entry.binary.display();
-    match refused {
-        Some(said) => {
-            let said = said.or(words).unwrap_or_else(|| "it says nothing".to_owned());
-            OpError::permanent(Reason::ConfigRefused, format!("`{binary}` refuses the generated configuration: {said}"))
-        }
-        None => {
-            let said = words.unwrap_or_else(|| "it says nothing".to_owned());
-            OpError::transient(Reason::InstanceStopped, format!("`{binary}` ended at once: {said}"))
-        }
+    let silent = || "it says nothing".to_owned();
+    if let Some(said) = refused {
+        let said = said.or(words).unwrap_or_else(silent);
+        OpError::permanent(Reason::ConfigRefused, format!("`{binary}` refuses the generated configuration: {said}"))
+    } else {
+        let said = words.unwrap_or_else(silent);
+        OpError::transient(Reason::InstanceStopped, format!("`{binary}` ended at once: {said}"))
     }
 }

@@ -1,6 +1,5 @@
 //! Delete: the process first, then the folder, each only after another look at the mark.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use egress_actors::domain::reason::Reason;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
-use super::directory::Folder;
 use super::evidence::{self, Child};
 use super::steps::{self, Turn};
 use super::{Site, directory};
@@ -73,18 +71,12 @@ async fn have_ended(site: &Arc<Site>, children: Vec<Child>, limit: Duration) -> 
     }
 }
 
-/// Removes the folder of an instance that does not run.
+/// Removes the folder of an instance that does not run, and what is left where somebody else removed it.
 pub(super) fn retire(site: &Site, mark: &OwnerMark) -> Result<(), OpError> {
-    match directory::read(site, mark)? {
-        Folder::Absent => {
-            // An empty folder of this name hides nothing, and goes too.
-            let _ = fs::remove_dir(site.folder(&mark.uid));
-            Ok(())
-        }
-        Folder::Ours(_) if evidence::one_of(site, &mark.uid)?.is_some() => {
-            let detail = format!("a squid of instance `{}` appeared while the instance was removed", mark.uid);
-            Err(OpError::transient(Reason::Busy, detail))
-        }
-        Folder::Ours(_) => directory::retire(site, &mark.uid),
+    directory::read(site, mark)?;
+    if evidence::one_of(site, &mark.uid)?.is_some() {
+        let detail = format!("a squid of instance `{}` appeared while the instance was removed", mark.uid);
+        return Err(OpError::transient(Reason::Busy, detail));
     }
+    directory::retire(site, &mark.uid)
 }

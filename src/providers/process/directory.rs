@@ -15,7 +15,7 @@ use egress_actors::domain::instance::OwnerMark;
 use egress_actors::domain::reason::Reason;
 
 use super::mark::OwnerFile;
-use super::{Site, errors};
+use super::{Site, errors, evidence};
 
 pub(super) const OWNER: &str = "owner.json";
 pub(super) const CONF: &str = "squid.conf";
@@ -31,6 +31,9 @@ pub(super) const OUTPUT: &str = "squid.out";
 
 /// Squid cannot bound its log, so each listing does; a quarter of an hour of Squid's worst talk fits.
 const LOG_MAX: u64 = 1024 * 1024;
+
+/// Where Linux keeps POSIX shared memory, as files.
+pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
 const NEW: &str = ".new-";
 const GONE: &str = ".gone-";
@@ -154,12 +157,27 @@ pub(super) fn retire(site: &Site, uid: &Uid) -> Result<(), OpError> {
     remove(&gone)?;
     let folder = site.folder(uid);
     match fs::rename(&folder, &gone) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Ok(()) => {
+            sync(&site.base)?;
+            remove(&gone)?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(errors::file("remove", &folder, &error)),
     }
-    sync(&site.base)?;
-    remove(&gone)
+    remove_shared_memory(&evidence::service_name(uid))
+}
+
+/// What a Squid that was killed leaves of its shared memory.
+fn remove_shared_memory(service: &str) -> Result<(), OpError> {
+    // Where there is none, nothing was left in it.
+    let Ok(entries) = fs::read_dir(SHARED_MEMORY) else { return Ok(()) };
+    let prefix = format!("{service}-");
+    for entry in entries.flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)) {
+            remove_file(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what an operator that was killed left half made or half removed. Only while choosing: nobody else is at it.

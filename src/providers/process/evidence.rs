@@ -16,6 +16,7 @@ use procfs::process::{FDTarget, Process};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::directory::{CONF, RECORD};
 use super::steps::lock;
@@ -52,22 +53,32 @@ fn bury() {
 
 /// All processes that run on a configuration of this entry, by uid.
 pub(super) fn all(site: &Site) -> Result<HashMap<Uid, Vec<Child>>, OpError> {
-    let mut found: HashMap<Uid, Vec<Child>> = HashMap::new();
+    let mut found: HashMap<Uid, Vec<(Child, i32)>> = HashMap::new();
     for process in procfs::process::all_processes().map_err(|e| errors::proc("list the processes", &e))? {
         // One that ended while we looked, or that is hidden from us, is not ours.
         let Ok(process) = process else { continue };
-        if let Some((uid, child)) = uid_of(site, &process) {
-            found.entry(uid).or_default().push(child);
+        if let (Some((uid, child)), Ok(stat)) = (uid_of(site, &process), process.stat()) {
+            found.entry(uid).or_default().push((child, stat.ppid));
         }
     }
     // After the look: what it took for ended is then buried, too.
     bury();
-    Ok(found)
+    Ok(found.into_iter().map(|(uid, family)| (uid, without_forks(&family))).collect())
 }
 
-/// The processes that run on this uid's configuration: one, if all is well.
+/// Squid starts its helpers by a fork, which has Squid's arguments until it becomes the helper.
+fn without_forks(family: &[(Child, i32)]) -> Vec<Child> {
+    let is_fork = |parent: i32| family.iter().any(|(other, _)| other.pid == parent);
+    family.iter().filter(|(_, parent)| !is_fork(*parent)).map(|(child, _)| *child).collect()
+}
+
+/// The processes that run on this uid's configuration: one, if all is well. One that is just ending counts, although it
+/// has no arguments any more: it may still hold its port.
 pub(super) fn of(site: &Site, uid: &Uid) -> Result<Vec<Child>, OpError> {
-    Ok(all(site)?.remove(uid).unwrap_or_default())
+    let ending = record(site, uid).filter(|&child| is_ending(child));
+    let mut children = all(site)?.remove(uid).unwrap_or_default();
+    children.extend(ending.filter(|child| !children.contains(child)));
+    Ok(children)
 }
 
 /// The same for a look that needs to know of one only: the recorded one, if it is still there.
@@ -83,18 +94,26 @@ fn record(site: &Site, uid: &Uid) -> Option<Child> {
     serde_json::from_slice(&bytes).ok()
 }
 
+/// What Squid calls itself (`-n`), and with it the shared memory that every Squid makes, whether it needs it or not. By
+/// default all Squids of a machine have one name for it, so that one of another user's, the system's own for example,
+/// keeps ours from starting, and two that start at once can trip over each other. At most 32 letters and digits.
+pub(super) fn service_name(uid: &Uid) -> String {
+    let digest = Sha256::digest(uid.as_str());
+    digest[..15].iter().fold("eg".to_owned(), |name, byte| name + &format!("{byte:02x}"))
+}
+
 /// Squid's arguments as we give them, whatever the binary is called.
 fn uid_of(site: &Site, process: &Process) -> Option<(Uid, Child)> {
     let arguments = process.cmdline().ok()?;
-    let [.., not_a_daemon, file, conf] = arguments.as_slice() else { return None };
-    if not_a_daemon != "-N" || file != "-f" {
+    let [.., not_a_daemon, name, service, file, conf] = arguments.as_slice() else { return None };
+    if not_a_daemon != "-N" || name != "-n" || file != "-f" {
         return None;
     }
     let conf = Path::new(conf);
     let folder = conf.parent().filter(|_| conf.file_name().is_some_and(|name| name == CONF))?;
     let uid = folder.file_name()?.to_str().and_then(|name| Uid::parse(name).ok())?;
     // Field by field, as a path can be written in more than one way and ours is written in one.
-    if conf.as_os_str() != site.conf(&uid).as_os_str() {
+    if conf.as_os_str() != site.conf(&uid).as_os_str() || *service != service_name(&uid) {
         return None;
     }
     Some((uid, child_of(process)?))
@@ -122,6 +141,12 @@ pub(super) fn is_there(child: Child) -> bool {
 fn is_ours(site: &Site, uid: &Uid, child: Child) -> bool {
     let found = Process::new(child.pid).ok().and_then(|process| uid_of(site, &process));
     found.is_some_and(|(of, now)| of == *uid && now == child)
+}
+
+/// The very process of the record, after it gave up its memory and before it is a zombie.
+fn is_ending(child: Child) -> bool {
+    let arguments = Process::new(child.pid).and_then(|process| process.cmdline());
+    arguments.is_ok_and(|arguments| arguments.is_empty()) && look_at(child.pid) == Some(child)
 }
 
 /// Signals this very process. One that has ended is none to signal.
@@ -177,4 +202,17 @@ impl Listeners {
 
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_that_is_not_yet_a_helper_is_no_second_squid() {
+        let child = |pid| Child { pid, started: 1 };
+        assert_eq!(without_forks(&[(child(10), 1), (child(11), 10)]), [child(10)]);
+        assert_eq!(without_forks(&[(child(11), 10), (child(10), 1)]), [child(10)]);
+        assert_eq!(without_forks(&[(child(10), 1), (child(11), 1)]), [child(10), child(11)]);
+    }
 }

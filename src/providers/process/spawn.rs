@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use egress_actors::domain::error::OpError;
+use egress_actors::domain::id::Uid;
 use egress_actors::domain::reason::Reason;
 use process_wrap::std::{CommandWrap, ProcessSession};
 
@@ -58,7 +59,7 @@ pub(super) fn start(site: &Site, owner: &OwnerFile, wanted: &Wanted) -> Result<(
     if let Some(user) = user {
         chown(&log, Some(user.uid.as_raw()), None).map_err(|e| errors::file("hand over", &log, &e))?;
     }
-    let child = spawn(site, &site.conf(&mark.uid), &folder.join(OUTPUT))?;
+    let child = spawn(site, &mark.uid, &folder.join(OUTPUT))?;
     // From here on a kill of ours leaves a child without a record: the next look finds it by its arguments.
     match child {
         Some(child) => {
@@ -70,13 +71,14 @@ pub(super) fn start(site: &Site, owner: &OwnerFile, wanted: &Wanted) -> Result<(
     }
 }
 
-fn spawn(site: &Site, conf: &Path, output: &Path) -> Result<Option<Child>, OpError> {
+fn spawn(site: &Site, uid: &Uid, output: &Path) -> Result<Option<Child>, OpError> {
     let binary = &site.entry.binary;
     let log = log_file(output).map_err(|e| errors::file("write", output, &e))?;
     let again = log.try_clone().map_err(|e| errors::file("write", output, &e))?;
     let mut command = Command::new(binary);
     command
-        .args(["-N".as_ref(), "-f".as_ref(), conf.as_os_str()])
+        .args(["-N", "-n", &evidence::service_name(uid), "-f"])
+        .arg(site.conf(uid))
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)

@@ -80,13 +80,11 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) async fn take(site: &Arc<Site>, uid: &Uid) -> Result<Self, OpError> {
         let turn = site.shared.turn_of(uid).lock_owned();
-        match tokio::time::timeout(STEP_LIMIT, turn).await {
-            Ok(held) => Ok(Self { site: Arc::clone(site), held: Arc::new(held) }),
-            Err(_) => {
-                let detail = format!("an earlier operation on instance `{uid}` has not ended yet");
-                Err(OpError::transient(Reason::Busy, detail))
-            }
-        }
+        let Ok(held) = tokio::time::timeout(STEP_LIMIT, turn).await else {
+            let detail = format!("an earlier operation on instance `{uid}` has not ended yet");
+            return Err(OpError::transient(Reason::Busy, detail));
+        };
+        Ok(Self { site: Arc::clone(site), held: Arc::new(held) })
     }
 
     /// A step that may change something.

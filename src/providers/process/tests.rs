@@ -21,6 +21,10 @@ mod trouble;
 
 const SQUID: &str = "/usr/sbin/squid";
 
+/// Tests run side by side, and so do test runs: each rig has a range to itself, below the ephemeral ports.
+const PORTS_EACH: u16 = 12;
+static RIGS: AtomicU16 = AtomicU16::new(0);
+
 /// A state directory of its own, and the backends on it. All of its Squids end with it.
 struct Rig {
     dir: TempDir,
@@ -38,17 +42,14 @@ fn rig() -> Option<Rig> {
         println!("skipped: `{SQUID}` is not installed");
         return None;
     }
-    /// Tests run side by side: each has a range to itself, below the ephemeral ports.
-    const EACH: u16 = 12;
-    static RIGS: AtomicU16 = AtomicU16::new(0);
-    let place = (std::process::id() % 40 * 20) as u16 + RIGS.fetch_add(1, Ordering::Relaxed);
-    let first = 20_000 + place % 900 * EACH;
+    let place = std::process::id() % 12 * 75 + u32::from(RIGS.fetch_add(1, Ordering::Relaxed)) % 75;
+    let first = 20_000 + u16::try_from(place).expect("below 900") * PORTS_EACH;
     let dir = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().expect("a directory");
     let entry = ProcessEntry {
         name: ProviderName::parse("local").expect("valid"),
         binary: SQUID.into(),
         listen: "127.0.0.1".parse().expect("an address"),
-        ports: first..=first + EACH - 1,
+        ports: first..=first + PORTS_EACH - 1,
         allow_destinations: Vec::new(),
         auth: Auth::None,
     };
@@ -106,6 +107,13 @@ impl Rig {
     }
 }
 
+/// Files that the Squid of this mark has, or left, among the shared memory.
+fn shared_memory(mark: &OwnerMark) -> usize {
+    let prefix = evidence::service_name(&mark.uid);
+    let Ok(entries) = fs::read_dir(directory::SHARED_MEMORY) else { return 0 };
+    entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
+}
+
 impl Drop for Rig {
     fn drop(&mut self) {
         let site = &self.process().site;
@@ -117,6 +125,7 @@ impl Drop for Rig {
                     std::thread::yield_now();
                 }
             }
+            let _ = directory::retire(site, &uid);
         }
     }
 }
@@ -137,12 +146,15 @@ impl ConformanceRig for Rig {
         }
     }
 
-    /// Processes and folders, the half made and half removed ones too; a whole instance has one of each.
+    /// Processes and folders, the half made and half removed ones too; a whole instance has one of each. Shared memory
+    /// counts where nothing else is left.
     async fn count(&self, mark: &OwnerMark) -> usize {
         let base = self.process().site.base.clone();
-        let names = fs::read_dir(base).map(|all| all.flatten().map(|e| e.file_name()).collect()).unwrap_or(Vec::new());
-        let folders = names.iter().filter(|name| name.to_string_lossy().ends_with(mark.uid.as_str())).count();
-        folders.max(self.children(mark).len())
+        let Ok(entries) = fs::read_dir(base) else { return self.children(mark).len() };
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let folders = names.filter(|name| name.to_string_lossy().ends_with(mark.uid.as_str())).count();
+        let seen = folders.max(self.children(mark).len());
+        if seen == 0 { shared_memory(mark) } else { seen }
     }
 
     async fn make_foreign(&self, mark: &OwnerMark) -> bool {

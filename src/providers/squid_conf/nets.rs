@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// IPv4 that is not the public internet. Metadata services live in link-local (169.254.169.254), in the carrier range
 /// (100.100.100.200) and in 192.0.0.0/24 (192.0.0.192).
 const REFUSED_V4: [(Ipv4Addr, u8); 11] = [
-    (Ipv4Addr::new(0, 0, 0, 0), 8), // "this host": Linux connects 0.0.0.0 to loopback
+    (Ipv4Addr::UNSPECIFIED, 8), // "this host": Linux connects 0.0.0.0 to loopback
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),

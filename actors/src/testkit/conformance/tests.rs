@@ -93,10 +93,9 @@ impl Rig {
 impl Backend for Rig {
     async fn create(&self, spec: &InstanceSpec) -> Result<Instance, OpError> {
         let turn = self.turn(&spec.mark.uid).lock_owned().await;
-        if let Some(thing) = self.owned(&spec.mark)? {
-            if self.0.fault != Fault::Doubles {
-                return Ok(self.instance(&thing));
-            }
+        match self.owned(&spec.mark)? {
+            Some(thing) if self.0.fault != Fault::Doubles => return Ok(self.instance(&thing)),
+            _ => {}
         }
         let thing = Thing { owner: Some(spec.mark.clone()), uid: spec.mark.uid.clone(), number: self.number() };
         match self.0.fault {

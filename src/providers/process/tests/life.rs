@@ -188,3 +188,16 @@ async fn no_password_is_in_an_argument_a_log_or_a_debug_text() {
     let arguments = procfs::process::all_processes().expect("/proc").flatten().filter_map(|p| p.cmdline().ok());
     assert!(!arguments.into_iter().flatten().any(|argument| argument.contains(password)));
 }
+
+#[tokio::test]
+async fn the_shared_memory_of_each_squid_has_a_name_of_its_own_and_goes_with_it() {
+    let Some(rig) = rig() else { return };
+    let (mark, _) = rig.made().await;
+    let (neighbour, _) = rig.made().await;
+    assert_ne!(shared_memory(&mark), 0, "squid makes shared memory under another name");
+    // Killed, so that Squid itself cannot clean up.
+    kill(rig.pid(&mark), Signal::KILL);
+    rig.process().delete(&mark).await.expect("a delete");
+    assert_eq!(shared_memory(&mark), 0);
+    assert_ne!(shared_memory(&neighbour), 0);
+}

@@ -165,7 +165,7 @@ async fn what_an_incarnation_held_is_free_before_its_successor_begins() {
             script.clone()
         }
     });
-    let scene = Scene::of::<ONE>(&log, [spec]).await;
+    let scene = Scene::up::<ONE>(&log, [spec]).await;
     for (round, end) in [Msg::panic as fn() -> Msg, || Msg::run(super::super::actor::Ctx::stop)].into_iter().enumerate()
     {
         eventually("a is up", || seen.lock().unwrap().len() == round + 1 && a.is_up()).await;

@@ -24,6 +24,8 @@
 //! - A handler cannot wait: it is a plain function (design.md 5.2). It starts work and hears back.
 //! - A kill takes effect between messages. An actor stuck *in* a handler cannot be killed by anybody; after a grace it is
 //!   left behind, counted ([`stat::Totals::abandoned`]), its place refilled and whatever ran below it ended.
+//!   (tokio keeps the task that a thread woke last on that thread: it is stuck with it. A handler never blocks.)
+//! - A successor begins only when nothing of its predecessor runs any more, neither itself nor anything below it.
 //! - Messages queued in an incarnation die with it: their [`Reply`]s answer that they are lost, their permits come back.
 //! - A parent that panics or is killed takes its children along without their `stopping`; one that fails or gives up stops
 //!   them in order first.

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::clock::Clock;
 use super::reference::{Named, Ref, Target, Tell};
 use super::stat::{Registry, Stat, Status};
-use super::supervisor::children::{Children, KILL_GRACE, Notice, Outcome};
+use super::supervisor::children::{Children, KILL_GRACE, Notice, Outcome, Unborn, sweep};
 use super::supervisor::{ChildEnd, ChildId, ChildSpec, Exit, Restart, Supervision};
 use super::task::panic_text;
 use crate::domain::clock::Now;
@@ -187,6 +187,7 @@ pub struct Birth {
     pub(super) parent: Option<ActorCell>,
     pub(super) env: Arc<Env>,
     pub(super) stat: Arc<Stat>,
+    pub(super) unborn: Unborn,
 }
 
 impl fmt::Debug for Birth {
@@ -198,7 +199,7 @@ impl fmt::Debug for Birth {
 struct Shell<B>(PhantomData<fn() -> B>);
 
 struct Inside<B: Behavior> {
-    args: Option<B::Args>,
+    args: Option<(B::Args, Unborn)>,
     behavior: Option<B>,
     ctx: Ctx<B::Msg>,
     failure: Option<String>,
@@ -253,11 +254,12 @@ impl<B: Behavior> Actor for Shell<B> {
         let children =
             Children::new(myself.get_cell(), birth.stat.clone(), birth.env.clone(), B::supervision(), notify);
         let ctx = Ctx { myself, stat: birth.stat, env: birth.env, children, ended: Vec::new(), verdict: Verdict::GoOn };
-        Ok(Inside { args: Some(args), behavior: None, ctx, failure: None })
+        Ok(Inside { args: Some((args, birth.unborn)), behavior: None, ctx, failure: None })
     }
 
     async fn post_start(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {
-        let args = inside.args.take().expect("post_start runs once");
+        let (args, unborn) = inside.args.take().expect("post_start runs once");
+        unborn.begins();
         inside.behavior = Some(B::init(args, &mut inside.ctx)?);
         inside.ctx.children.initialized();
         inside.step(|_| ())
@@ -279,7 +281,7 @@ impl<B: Behavior> Actor for Shell<B> {
                 inside.ctx.stat.end();
             }
             Mail::Notice(notice) => {
-                let outcome = inside.ctx.children.reaped(notice);
+                let outcome = inside.ctx.children.noticed(notice);
                 inside.ctx.note(outcome);
             }
             Mail::Nothing => {}
@@ -329,10 +331,18 @@ pub(super) fn spawn<B: Behavior>(birth: Birth, to: &Ref<B::Msg>, args: B::Args) 
 }
 
 /// A running tree, held by its root.
-#[derive(Debug)]
 pub struct Root {
+    env: Arc<Env>,
+    /// Of the anchor.
+    stat: Arc<Stat>,
     cell: ActorCell,
     ended: oneshot::Receiver<Exit>,
+}
+
+impl fmt::Debug for Root {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Root({} places)", self.env.registry.len())
+    }
 }
 
 impl Root {
@@ -340,19 +350,18 @@ impl Root {
     /// restart type and the limit in `spec` do not count. Dropping this does not end the tree.
     pub fn start(env: &Arc<Env>, spec: ChildSpec) -> Self {
         let (told, ended) = oneshot::channel();
-        let stat = Arc::new(Stat::new("".into(), None, Anchor::KIND, <() as Named>::NAMES));
-        let birth = Birth { parent: None, env: env.clone(), stat };
-        let to = Ref::new("anchor");
-        let cell = spawn::<Anchor>(birth, &to, (spec, told));
-        Self { cell, ended }
+        let stat = env.registry.anchor(Anchor::KIND, <() as Named>::NAMES);
+        let birth = Birth { parent: None, env: env.clone(), stat: stat.clone(), unborn: Unborn::untold() };
+        let cell = spawn::<Anchor>(birth, &Ref::new("anchor"), (spec, told));
+        Self { env: env.clone(), stat, cell, ended }
     }
 
-    /// Resolves when the tree has ended by itself, with how.
+    /// Resolves when the tree has ended by itself, with how. Nothing of it runs any more, but for what is stuck in a handler.
     pub async fn ended(&mut self) -> Exit {
         (&mut self.ended).await.unwrap_or(Exit::Killed)
     }
 
-    /// Stops the tree in order; kills it at the limit. True if it ended in time.
+    /// Stops the tree in order; kills it at the limit. True if it ended in time; false up to a few seconds after the limit.
     pub async fn stop_within(self, limit: Duration) -> bool {
         self.cell.stop(None);
         if self.cell.wait(Some(limit)).await.is_ok() {
@@ -361,6 +370,7 @@ impl Root {
         self.cell.kill();
         // What is not stuck in a handler is gone in no time.
         let _in_time = self.cell.wait(Some(KILL_GRACE)).await;
+        sweep(&self.env, &self.stat).await;
         false
     }
 }

@@ -3,11 +3,13 @@
 //! A [`Stat`] belongs to one incarnation; its successor at the same place takes over the totals. So an incarnation that
 //! was left behind in a handler, and a sender that was just about to queue a message for a dead one, spoil nothing.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use ractor::ActorCell;
 use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,9 @@ const IDLE: u8 = u8::MAX;
 pub struct Stat {
     path: Arc<str>,
     parent: Option<Arc<str>>,
+    /// Numbers this incarnation, and the one of its parent that started it, within one tree.
+    number: u64,
+    parent_number: u64,
     kind: &'static str,
     names: &'static [&'static str],
     born: Instant,
@@ -62,20 +67,20 @@ pub struct Stat {
     since: AtomicU64,
     progress: AtomicU64,
     status: AtomicU8,
+    /// Whoever runs here, once it was started.
+    cell: OnceLock<ActorCell>,
+    has_children: AtomicBool,
     /// Its place was given up or taken by a successor: whoever still runs here may start nothing more.
     retired: AtomicBool,
 }
 
 impl Stat {
-    pub(super) fn new(
-        path: Arc<str>,
-        parent: Option<Arc<str>>,
-        kind: &'static str,
-        names: &'static [&'static str],
-    ) -> Self {
+    fn new(path: Arc<str>, parent: Option<&Self>, kind: &'static str, names: &'static [&'static str]) -> Self {
         Self {
             path,
-            parent,
+            parent: parent.map(|parent| parent.path.clone()),
+            number: 0,
+            parent_number: parent.map_or(0, |parent| parent.number),
             kind,
             names,
             born: Instant::now(),
@@ -87,6 +92,8 @@ impl Stat {
             since: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             status: AtomicU8::new(Status::Running as u8),
+            cell: OnceLock::new(),
+            has_children: AtomicBool::new(false),
             retired: AtomicBool::new(false),
         }
     }
@@ -97,7 +104,9 @@ impl Stat {
             capacity: AtomicUsize::new(self.capacity.load(Relaxed)),
             handled: AtomicU64::new(self.handled.load(Relaxed)),
             restarts: AtomicU32::new(self.restarts.load(Relaxed).saturating_add(1)),
-            ..Self::new(self.path.clone(), self.parent.clone(), self.kind, self.names)
+            parent: self.parent.clone(),
+            parent_number: self.parent_number,
+            ..Self::new(self.path.clone(), None, self.kind, self.names)
         }
     }
 
@@ -117,6 +126,10 @@ impl Stat {
         self.kind
     }
 
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     pub(super) fn queued(&self) {
         self.depth.fetch_add(1, Relaxed);
     }
@@ -130,6 +143,24 @@ impl Stat {
         self.depth.store(0, Relaxed);
         self.current.store(IDLE, Relaxed);
         self.set_status(status);
+    }
+
+    /// The actor of this incarnation was started.
+    pub(super) fn live(&self, cell: ActorCell) {
+        drop(self.cell.set(cell));
+    }
+
+    pub(super) fn cell(&self) -> Option<&ActorCell> {
+        self.cell.get()
+    }
+
+    pub(super) fn set_has_children(&self, any: bool) {
+        self.has_children.store(any, Relaxed);
+    }
+
+    /// True after its end if it ended without stopping the children that it had.
+    pub(super) fn has_children(&self) -> bool {
+        self.has_children.load(Relaxed)
     }
 
     pub(super) fn is_retired(&self) -> bool {
@@ -199,6 +230,7 @@ impl Stat {
 pub struct Registry {
     stats: DashMap<Arc<str>, Arc<Stat>>,
     totals: DashMap<&'static str, Arc<Counters>>,
+    numbers: AtomicU64,
     /// Places whose actor panics at its next so many messages: for tests of what then happens.
     #[cfg(any(test, feature = "testkit"))]
     cursed: DashMap<Arc<str>, u32>,
@@ -239,19 +271,43 @@ impl Registry {
         assert!(!struck, "cursed by a test");
     }
 
-    /// Lists a new place.
-    pub(super) fn place(&self, stat: Stat) -> Arc<Stat> {
-        let stat = Arc::new(stat);
+    /// The root of a tree: it is not listed itself.
+    pub(super) fn anchor(&self, kind: &'static str, names: &'static [&'static str]) -> Arc<Stat> {
+        Arc::new(self.numbered(Stat::new("".into(), None, kind, names)))
+    }
+
+    /// Lists a new place below `parent`.
+    pub(super) fn place(
+        &self,
+        path: Arc<str>,
+        parent: &Stat,
+        kind: &'static str,
+        names: &'static [&'static str],
+    ) -> Arc<Stat> {
+        self.list(Stat::new(path, Some(parent), kind, names))
+    }
+
+    fn numbered(&self, stat: Stat) -> Stat {
+        Stat { number: self.numbers.fetch_add(1, Relaxed) + 1, ..stat }
+    }
+
+    fn list(&self, stat: Stat) -> Arc<Stat> {
+        let stat = Arc::new(self.numbered(stat));
         if let Some(before) = self.stats.insert(stat.path.clone(), stat.clone()) {
             before.retired.store(true, Relaxed);
         }
         stat
     }
 
+    /// Lists an actor at a place where one was parked.
+    pub(super) fn wake(&self, parked: &Stat, kind: &'static str, names: &'static [&'static str]) -> Arc<Stat> {
+        self.list(Stat { kind, names, ..parked.successor() })
+    }
+
     /// Lists the next incarnation at the same place.
     pub(super) fn succeed(&self, before: &Stat) -> Arc<Stat> {
         before.retired.store(true, Relaxed);
-        self.place(before.successor())
+        self.list(before.successor())
     }
 
     /// Removes a place, if it was not taken by another incarnation meanwhile.
@@ -260,16 +316,19 @@ impl Registry {
         self.stats.remove_if(stat.path(), |_, listed| Arc::ptr_eq(listed, stat));
     }
 
-    /// Removes what is listed below `stat`, which will not clean up after itself for now: it is stuck in a handler. Looks
-    /// at every place, so it is for this rare case only; everybody else removes the places of the children it had.
-    pub(super) fn remove_below(&self, stat: &Stat) {
-        let all = self.all();
-        let mut above = vec![stat.path().clone()];
-        while let Some(path) = above.pop() {
-            for below in all.iter().filter(|other| other.parent() == Some(&path)) {
-                above.push(below.path().clone());
-                self.remove(below);
+    /// What is listed below this incarnation. Looks at every place: it is for the rare end of an actor that left children
+    /// behind.
+    pub(super) fn below(&self, stat: &Stat) -> Vec<Arc<Stat>> {
+        let (mut rest, mut found) = (self.all(), Vec::new());
+        let mut family = HashSet::from([stat.number]);
+        loop {
+            let (below, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|s| family.contains(&s.parent_number));
+            if below.is_empty() {
+                return found;
             }
+            family.extend(below.iter().map(|stat| stat.number));
+            found.extend(below);
+            rest = others;
         }
     }
 

@@ -182,6 +182,13 @@ impl Scene {
         Self { env, log: log.clone(), top, root }
     }
 
+    /// On a real clock, where settling is not enough.
+    async fn up<const S: u8>(log: &Log, children: impl IntoIterator<Item = ChildSpec>) -> Self {
+        let scene = Self::of::<S>(log, children).await;
+        eventually("top is up", || scene.top.is_up()).await;
+        scene
+    }
+
     /// Has `top` do this, and waits until the consequences are over.
     async fn have(&self, what: impl FnOnce(&mut Ctx<Msg>) + Send + 'static) {
         assert!(self.top.cast(Msg::run(what)).is_ok(), "top is up");

@@ -1,6 +1,6 @@
 //! The running children of one actor: carries out what the [`Machine`] decides.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -17,11 +17,37 @@ use crate::kit::stat::{Stat, Status};
 /// needs longer is stuck in a handler.
 pub(crate) const KILL_GRACE: Duration = Duration::from_secs(2);
 
-/// A child whose stop was asked for is gone, or was left behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A child is gone with all that ran below it, or was left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Notice {
-    who: ActorId,
-    abandoned: bool,
+    id: ChildId,
+    /// Of the incarnation.
+    number: u64,
+    exit: Exit,
+}
+
+/// Reports a child that ends before it has begun: killed at once, or its runtime is gone. ractor tells nobody of that.
+#[derive(Debug)]
+pub(crate) struct Unborn(Option<(Tell<Notice>, Notice)>);
+
+impl Unborn {
+    /// Of the root, whose end nobody waits for.
+    pub(crate) fn untold() -> Self {
+        Self(None)
+    }
+
+    /// From now on ractor reports its end.
+    pub(crate) fn begins(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unborn {
+    fn drop(&mut self) {
+        if let Some((notify, notice)) = self.0.take() {
+            notify.send(notice);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -91,27 +117,36 @@ impl Children {
         }
         let id = spec.id.clone();
         let stat = if let Some(parked) = self.parked.remove(&id) {
-            self.env.registry.succeed(&parked)
+            self.env.registry.wake(&parked, spec.kind, spec.names)
         } else {
             let path: Arc<str> = format!("{}/{id}", self.stat.path()).into();
-            self.env.registry.place(Stat::new(path, Some(self.stat.path().clone()), spec.kind, spec.names))
+            self.env.registry.place(path, &self.stat, spec.kind, spec.names)
         };
         // It may have to wait for its turn.
         stat.set_status(Status::Restarting);
         let restart = spec.restart;
         let in_order = restart != Restart::Temporary && (self.initializing || self.strategy == Strategy::RestForOne);
         self.places.insert(id.clone(), Place { spec, stat, in_order, started: false, live: None });
+        self.stat.set_has_children(true);
         let effects = self.machine.start(id, restart);
         self.perform(effects);
         true
     }
 
-    /// Shows a parked child in the tree, where its parent keeps the count of its crashes itself.
+    /// Shows a parked child in the tree, where its parent keeps the count of its crashes itself. Nothing happens if it runs.
     pub(crate) fn mark_parked(&mut self, id: &ChildId, kind: &'static str) {
-        let path: Arc<str> = format!("{}/{id}", self.stat.path()).into();
-        let stat = self.env.registry.place(Stat::new(path, Some(self.stat.path().clone()), kind, &[]));
+        if self.machine.knows(id) || self.stat.is_retired() {
+            return;
+        }
+        let stat = if let Some(parked) = self.parked.remove(id) {
+            parked
+        } else {
+            let path: Arc<str> = format!("{}/{id}", self.stat.path()).into();
+            self.env.registry.place(path, &self.stat, kind, &[])
+        };
         stat.set_status(Status::Parked);
         self.parked.insert(id.clone(), stat);
+        self.stat.set_has_children(true);
     }
 
     /// Stops a child for good; its end is told. A parked one, whose end was told, leaves the tree.
@@ -140,39 +175,49 @@ impl Children {
 
     /// What ractor reports of a child.
     pub(crate) fn observe(&mut self, event: SupervisionEvent) -> Outcome {
-        match event {
+        let (cell, exit) = match event {
             SupervisionEvent::ActorTerminated(cell, state, reason) => {
                 // What a killed child left; its successor must not find it still there.
                 drop(state);
                 // A killed child reports like one that ended by itself; that there is a reason is the only trace of it
                 // (the kill itself, or that its task was cancelled), as our stops give none.
-                let exit = if reason.is_none() { Exit::Normal } else { Exit::Killed };
-                self.gone(cell.get_id(), exit)
+                (cell, if reason.is_none() { Exit::Normal } else { Exit::Killed })
             }
-            SupervisionEvent::ActorFailed(cell, error) => self.gone(cell.get_id(), Exit::Failed(error.to_string())),
-            _ => Outcome::default(),
-        }
-    }
-
-    /// What one of our reapers reports.
-    pub(crate) fn reaped(&mut self, notice: Notice) -> Outcome {
-        // Gone without a report of its own: it was stopped before it had started.
-        self.gone(notice.who, if notice.abandoned { Exit::Abandoned } else { Exit::Normal })
-    }
-
-    fn gone(&mut self, who: ActorId, exit: Exit) -> Outcome {
+            SupervisionEvent::ActorFailed(cell, error) => (cell, Exit::Failed(error.to_string())),
+            _ => return Outcome::default(),
+        };
         // An incarnation that we already replaced or left behind is no news.
-        let Some(id) = self.by_actor.remove(&who) else { return Outcome::default() };
-        let parent = self.stat.path();
-        if let Some(place) = self.places.get_mut(&id) {
-            place.stat.fell(Status::Restarting);
-            if let Some(cell) = place.live.take() {
-                (place.spec.clear)(&cell);
-                if exit == Exit::Abandoned {
-                    leave_behind(&self.env, &cell, &place.stat);
-                }
-            }
+        let Some((id, place)) = self.by_actor.get(&cell.get_id()).and_then(|id| self.places.get_key_value(id)) else {
+            return Outcome::default();
+        };
+        let notice = Notice { id: id.clone(), number: place.stat.number(), exit };
+        if !place.stat.has_children() {
+            return self.noticed(notice);
         }
+        // It was killed, or panicked: those below it are dying, and one of them may be in the middle of starting
+        // another. A successor that began now would meet them.
+        (place.spec.clear)(&cell);
+        place.stat.fell(Status::Restarting);
+        let (env, stat, notify) = (self.env.clone(), place.stat.clone(), self.notify.clone());
+        tokio::spawn(async move {
+            sweep(&env, &stat).await;
+            notify.send(notice);
+        });
+        Outcome::default()
+    }
+
+    /// A child is gone.
+    pub(crate) fn noticed(&mut self, notice: Notice) -> Outcome {
+        let Notice { id, number, exit } = notice;
+        // The same end may be reported twice, by ractor and by one of our tasks.
+        let current = self.places.get_mut(&id).filter(|place| place.stat.number() == number);
+        let Some((place, cell)) = current.and_then(|place| place.live.take().map(|cell| (place, cell))) else {
+            return Outcome::default();
+        };
+        self.by_actor.remove(&cell.get_id());
+        place.stat.fell(Status::Restarting);
+        (place.spec.clear)(&cell);
+        let parent = self.stat.path();
         match &exit {
             Exit::Failed(why) => tracing::error!(child = %id, %parent, error = %why, "actor failed"),
             Exit::Killed => tracing::warn!(child = %id, %parent, "actor killed"),
@@ -205,6 +250,7 @@ impl Children {
                 Effect::GiveUp(why) => outcome.give_up = Some(why),
             }
         }
+        self.stat.set_has_children(!(self.places.is_empty() && self.parked.is_empty()));
         outcome
     }
 
@@ -219,11 +265,18 @@ impl Children {
         } else {
             place.stat.set_status(Status::Running);
         }
-        let birth = Birth { parent: Some(self.parent.clone()), env: self.env.clone(), stat: place.stat.clone() };
+        let notice = Notice { id: id.clone(), number: place.stat.number(), exit: Exit::Killed };
+        let birth = Birth {
+            parent: Some(self.parent.clone()),
+            env: self.env.clone(),
+            stat: place.stat.clone(),
+            unborn: Unborn(Some((self.notify.clone(), notice))),
+        };
         let cell = {
             let _on = place.spec.runtime.as_ref().map(tokio::runtime::Handle::enter);
             (place.spec.start)(birth)
         };
+        place.stat.live(cell.clone());
         self.by_actor.insert(cell.get_id(), id.clone());
         place.live = Some(cell);
     }
@@ -233,11 +286,11 @@ impl Children {
         let Some(place) = self.places.get(id) else { return };
         let Some(cell) = place.live.clone() else { return };
         place.stat.set_status(Status::Stopping);
-        let notify = self.notify.clone();
+        let (id, env, stat, notify) = (id.clone(), self.env.clone(), place.stat.clone(), self.notify.clone());
         tokio::spawn(async move {
-            let who = cell.get_id();
-            let abandoned = !stop_or_kill(&cell, limit).await;
-            notify.send(Notice { who, abandoned });
+            let gone = stop_or_kill(&env, &cell, &stat, limit).await;
+            let exit = if gone { Exit::Normal } else { Exit::Abandoned };
+            notify.send(Notice { id, number: stat.number(), exit });
         });
     }
 
@@ -249,45 +302,47 @@ impl Children {
         let alive = self.machine.alive_in_order();
         let (one_by_one, together): (Vec<_>, Vec<_>) =
             alive.into_iter().partition(|id| self.places.get(id).is_some_and(|place| place.in_order));
-        let ends = futures::future::join_all(together.iter().filter_map(|id| self.asked(id))).await;
-        for (id, gone) in together.iter().zip(ends) {
-            self.forget(id, gone);
+        futures::future::join_all(together.iter().filter_map(|id| self.asked(id))).await;
+        for id in &together {
+            self.forget(id);
         }
         for id in one_by_one.iter().rev() {
             if let Some(end) = self.asked(id) {
-                let gone = end.await;
-                self.forget(id, gone);
+                end.await;
             }
+            self.forget(id);
         }
+        self.stat.set_has_children(false);
     }
 
     fn asked(&self, id: &ChildId) -> Option<impl Future<Output = bool> + use<>> {
         let place = self.places.get(id)?;
-        let (cell, limit) = (place.live.clone()?, place.spec.stop_within);
-        place.stat.set_status(Status::Stopping);
+        let (cell, stat, limit) = (place.live.clone()?, place.stat.clone(), place.spec.stop_within);
+        stat.set_status(Status::Stopping);
         (place.spec.clear)(&cell);
-        Some(async move { stop_or_kill(&cell, limit).await })
+        let env = self.env.clone();
+        Some(async move { stop_or_kill(&env, &cell, &stat, limit).await })
     }
 
-    fn forget(&mut self, id: &ChildId, gone: bool) {
-        let Some(place) = self.places.remove(id) else { return };
-        if !gone && let Some(cell) = &place.live {
-            leave_behind(&self.env, cell, &place.stat);
+    fn forget(&mut self, id: &ChildId) {
+        if let Some(place) = self.places.remove(id) {
+            self.env.registry.remove(&place.stat);
         }
-        self.env.registry.remove(&place.stat);
     }
 }
 
 impl Drop for Children {
     fn drop(&mut self) {
-        // A parent that failed or was killed takes its children along; nobody must go on casting into them. After an
-        // orderly stop nothing is left but places that waited for a restart.
+        // After an orderly stop nothing is left but places that waited for a restart. A parent that panicked or was killed
+        // takes its children along, and nobody must go on casting into them; whoever supervises it sweeps up.
         for place in self.places.values() {
-            if let Some(cell) = &place.live {
-                (place.spec.clear)(cell);
-                cell.kill();
+            match &place.live {
+                Some(cell) => {
+                    (place.spec.clear)(cell);
+                    cell.kill();
+                }
+                None => self.env.registry.remove(&place.stat),
             }
-            self.env.registry.remove(&place.stat);
         }
         for stat in self.parked.values() {
             self.env.registry.remove(stat);
@@ -295,31 +350,55 @@ impl Drop for Children {
     }
 }
 
-/// True once it is gone; false if it ignored its kill.
-async fn stop_or_kill(cell: &ActorCell, limit: Duration) -> bool {
+/// True once it is gone, false if it was left behind; nothing runs below it either way.
+async fn stop_or_kill(env: &Env, cell: &ActorCell, stat: &Stat, limit: Duration) -> bool {
     if !limit.is_zero() {
         cell.stop(None);
-        if cell.wait(Some(limit)).await.is_ok() {
-            return true;
-        }
     }
-    cell.kill();
-    cell.wait(Some(KILL_GRACE)).await.is_ok()
+    let gone = (!limit.is_zero() && cell.wait(Some(limit)).await.is_ok()) || kill(env, cell, stat).await;
+    if stat.has_children() {
+        sweep(env, stat).await;
+    }
+    gone
 }
 
-/// Counts an actor that is stuck in a handler, and ends what runs below it: it cannot do that itself, and its successor
-/// is about to start the same again.
-fn leave_behind(env: &Env, stuck: &ActorCell, stat: &Stat) {
-    tracing::error!(actor = %stat.path(), current = ?stat.current(), "actor ignored its kill and was left behind");
-    env.registry.counters(stat.kind()).abandoned.fetch_add(1, Relaxed);
-    let mut pending = vec![stuck.clone()];
-    while let Some(above) = pending.pop() {
-        for child in above.get_children() {
-            // Else its state would wait in the queue of the stuck one, with all the replies that it owes.
-            child.unlink(above.clone());
-            child.kill();
-            pending.push(child);
-        }
+/// True once it is gone. False if it is stuck in a handler: nobody can end that, so it is counted and left behind.
+async fn kill(env: &Env, cell: &ActorCell, stat: &Stat) -> bool {
+    cell.kill();
+    let gone = cell.wait(Some(KILL_GRACE)).await.is_ok();
+    if !gone {
+        tracing::error!(actor = %stat.path(), current = ?stat.current(), "actor ignored its kill and was left behind");
+        env.registry.counters(stat.kind()).abandoned.fetch_add(1, Relaxed);
     }
-    env.registry.remove_below(stat);
+    gone
+}
+
+/// Ends whatever runs below an actor that did not stop its children itself: it was killed, panicked, or was left behind.
+///
+/// It looks again until it finds nothing new, as one that is about to die may be starting another. All stay listed until
+/// then: a sweep further up, or a late start, is found through them.
+pub(crate) async fn sweep(env: &Env, stat: &Stat) {
+    let mut swept = HashSet::new();
+    loop {
+        let below = env.registry.below(stat);
+        let found: Vec<_> = below
+            .iter()
+            .filter_map(|stat| stat.cell().map(|cell| (stat, cell)))
+            .filter(|(stat, _)| swept.insert(stat.number()))
+            .collect();
+        if found.is_empty() {
+            for stat in &below {
+                env.registry.remove(stat);
+            }
+            return;
+        }
+        futures::future::join_all(found.into_iter().map(|(stat, cell)| async move {
+            // Else its state would wait in the queue of a parent that is stuck, with all the replies that it owes.
+            if let Some(parent) = cell.try_get_supervisor() {
+                cell.unlink(parent);
+            }
+            kill(env, cell, stat).await;
+        }))
+        .await;
+    }
 }

@@ -65,7 +65,7 @@ async fn a_child_stuck_in_a_handler_is_left_behind_counted_and_replaced_with_all
     let (below, below_spec) = leaf(&log, "below");
     let stuck = Ref::new("stuck");
     let spec = Script::of(&log, "stuck").with([below_spec]).spec::<ONE>(&stuck).stop_within(Duration::from_millis(20));
-    let scene = Scene::of::<REST>(&log, [first_spec, spec]).await;
+    let scene = Scene::up::<REST>(&log, [first_spec, spec]).await;
     eventually("all are up", || first.is_up() && stuck.is_up() && below.is_up()).await;
 
     // Below the one that gets stuck runs an operation; somebody waits for its outcome.
@@ -73,8 +73,16 @@ async fn a_child_stuck_in_a_handler_is_left_behind_counted_and_replaced_with_all
     let told = outcomes.clone();
     let reply = Reply::new(move |done: Done<()>| told.note(format!("{done:?}")), || Done::Lost);
     let far = std::time::Instant::now() + Duration::from_mins(10);
-    let op = work("op", far, std::future::pending(), reply);
+    let begun = Arc::new(AtomicBool::new(false));
+    let mark = begun.clone();
+    let body = async move {
+        mark.store(true, SeqCst);
+        std::future::pending::<()>().await;
+    };
+    let op = work("op", far, body, reply);
     assert!(stuck.cast(Msg::run(move |ctx| assert!(ctx.start(op)))).is_ok());
+    // A thread that gets stuck keeps the task that it woke last.
+    eventually("it has begun", || begun.load(SeqCst)).await;
 
     let block = Block::default();
     let (extra, extra_spec) = leaf(&log, "extra");
@@ -118,7 +126,7 @@ async fn a_stop_of_all_leaves_the_stuck_behind_and_counts_them() {
     let log = Log::default();
     let limit = Duration::from_millis(10);
     let (fixed, spec) = leaf(&log, "fixed");
-    let scene = Scene::of::<ONE>(&log, [spec.stop_within(limit)]).await;
+    let scene = Scene::up::<ONE>(&log, [spec.stop_within(limit)]).await;
     let (dynamic, spec) = leaf(&log, "dynamic");
     assert!(
         scene
@@ -142,7 +150,7 @@ async fn a_stop_of_all_leaves_the_stuck_behind_and_counts_them() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_frees_although_the_future_never_yields() {
     let log = Log::default();
-    let scene = Scene::of::<ONE>(&log, []).await;
+    let scene = Scene::up::<ONE>(&log, []).await;
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let reply = Reply::new(move |done| drop(told.send(done)), || Done::Lost);
     let block = Block::default();
@@ -161,7 +169,7 @@ async fn a_deadline_frees_although_the_future_never_yields() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_killed_operation_answers_lost_although_its_future_never_yields() {
     let log = Log::default();
-    let scene = Scene::of::<ONE>(&log, []).await;
+    let scene = Scene::up::<ONE>(&log, []).await;
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let reply = Reply::new(move |done| drop(told.send(done)), || Done::Lost);
     let block = Block::default();
@@ -181,7 +189,7 @@ async fn what_an_ended_actor_held_is_let_go_although_its_parent_is_busy() {
     let log = Log::default();
     let (ends, ends_spec) = leaf(&log, "ends");
     let (fails, fails_spec) = leaf(&log, "fails");
-    let scene = Scene::of::<ONE>(&log, [ends_spec, fails_spec]).await;
+    let scene = Scene::up::<ONE>(&log, [ends_spec, fails_spec]).await;
     eventually("both are up", || ends.is_up() && fails.is_up()).await;
     let held = Arc::new(());
     for to in [&ends, &fails] {

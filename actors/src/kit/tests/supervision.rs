@@ -151,6 +151,15 @@ async fn a_failed_parent_comes_back_with_all_its_children_and_their_references()
     }
 }
 
+/// Takes its time to be dropped, so that a successor that did not wait would meet it.
+struct LetsGoSlowly(#[expect(dead_code, reason = "counted")] Arc<()>);
+
+impl Drop for LetsGoSlowly {
+    fn drop(&mut self) {
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_an_incarnation_held_is_free_before_its_successor_begins() {
     let log = Log::default();
@@ -165,13 +174,17 @@ async fn what_an_incarnation_held_is_free_before_its_successor_begins() {
             script.clone()
         }
     });
-    let scene = Scene::of::<ONE>(&log, [spec]).await;
+    // On a runtime of its own: on one, the thread that drops would be the one to wake the parent, after that.
+    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let scene = Scene::up::<ONE>(&log, [spec.on(other.handle())]).await;
     for (round, end) in [Msg::panic as fn() -> Msg, || Msg::run(super::super::actor::Ctx::stop)].into_iter().enumerate()
     {
         eventually("a is up", || seen.lock().unwrap().len() == round + 1 && a.is_up()).await;
-        assert!(a.cast(Msg::Keep(Box::new(held.clone()))).is_ok() && a.cast(end()).is_ok());
+        let slow = LetsGoSlowly(held.clone());
+        assert!(a.cast(Msg::Keep(Box::new(slow))).is_ok() && a.cast(end()).is_ok());
     }
     eventually("a is back", || seen.lock().unwrap().len() == 3).await;
+    other.shutdown_background();
     assert_eq!(*seen.lock().unwrap(), [2, 2, 2], "held by this test and by the spec only");
     drop(scene);
 }

@@ -116,7 +116,7 @@ async fn whatever_races_there_is_exactly_one_outcome() {
     let tasks = handle.metrics().num_alive_tasks();
     let mid = Ref::new("mid");
     let scene =
-        Scene::of::<ONE>(&log, [Script::of(&log, "mid").spec::<PARK>(&mid).restart(super::super::Restart::Temporary)])
+        Scene::up::<ONE>(&log, [Script::of(&log, "mid").spec::<PARK>(&mid).restart(super::super::Restart::Temporary)])
             .await;
     let mut seen = std::collections::BTreeMap::<String, u32>::new();
     for round in 0..400_u32 {

@@ -310,3 +310,94 @@ async fn log_level(State(admin): Adm, uri: Uri, body: Result<Bytes, BytesRejecti
     (admin.controls.set_log_level)(filter).map_err(|why| BadField::new("body", filter, why))?;
     Ok(StatusCode::NO_CONTENT)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use async_trait::async_trait;
+    use egress_actors::domain::error::OpError;
+    use egress_actors::domain::id::{HostName, OperatorId, ProviderName};
+    use egress_actors::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
+    use egress_actors::ports::{Backend, HostEntry, ProviderEntry};
+    use egress_actors::provider::ProviderHandle;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Never asked: the endpoint reads verdicts only.
+    struct Untouched;
+
+    #[async_trait]
+    impl Backend for Untouched {
+        async fn create(&self, _: &InstanceSpec) -> Result<Instance, OpError> {
+            panic!("asked to create")
+        }
+        async fn get(&self, _: &OwnerMark) -> Result<Instance, OpError> {
+            panic!("asked to get")
+        }
+        async fn delete(&self, _: &OwnerMark) -> Result<(), OpError> {
+            panic!("asked to delete")
+        }
+        async fn list(&self, _: &OperatorId) -> Result<Vec<Listed>, OpError> {
+            panic!("asked to list")
+        }
+        async fn check(&self) -> Result<(), OpError> {
+            panic!("asked to check")
+        }
+    }
+
+    fn card(verdicts: &[(&str, bool)]) -> EntryCard {
+        let host = |name: &str| HostEntry {
+            name: HostName::parse(name).unwrap(),
+            capacity: None,
+            slots: 1,
+            backend: Arc::new(Untouched),
+        };
+        let name = ProviderName::parse("home").unwrap();
+        let card = EntryCard {
+            provider: ProviderHandle::new(&name),
+            entry: ProviderEntry {
+                name,
+                kind: "process",
+                revision: 1,
+                hosts: vec![host("a"), host("b")],
+                settle: Duration::ZERO,
+                address_timeout: Duration::ZERO,
+                may_generate_credentials: false,
+            },
+            hosts: std::collections::HashMap::new(),
+            verdicts: Arc::default(),
+        };
+        let verdict = |&(name, ready): &(&str, bool)| TargetHealth {
+            name: HostName::parse(name).unwrap(),
+            ready,
+            reason: if ready { Reason::Healthy } else { Reason::BinaryMissing },
+            message: if ready { "the latest check succeeded" } else { "no such file" }.into(),
+            latency: Duration::from_millis(7),
+            checked_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_796_083_200),
+        };
+        card.verdicts.store(Arc::new(verdicts.iter().map(verdict).collect()));
+        card
+    }
+
+    #[test]
+    fn an_entry_is_as_well_as_its_worst_host_and_unknown_before_all_are_checked() {
+        let told = |verdicts: &[(&str, bool)]| serde_json::to_value(ProviderBody::new(&card(verdicts))).unwrap();
+        for (verdicts, ready, reason) in [
+            (&[][..], json!(null), json!(null)),
+            (&[("a", true)], json!(null), json!(null)),
+            (&[("a", true), ("b", true)], json!(true), json!("Healthy")),
+            (&[("a", true), ("b", false)], json!(false), json!("BinaryMissing")),
+            (&[("b", false)], json!(false), json!("BinaryMissing")),
+        ] {
+            let told = told(verdicts);
+            assert_eq!((&told["ready"], &told["reason"]), (&ready, &reason), "{verdicts:?}");
+        }
+        let expected = json!({"name": "home", "type": "process", "ready": false, "reason": "BinaryMissing",
+            "message": "b: BinaryMissing (no such file)",
+            "targets": [{"name": "b", "ready": false, "reason": "BinaryMissing", "message": "no such file",
+                "latencyMilliseconds": 7, "checkedAt": "2026-12-01T00:00:00.000Z"}]});
+        assert_eq!(told(&[("b", false)]), expected);
+    }
+}

@@ -38,10 +38,17 @@ pub(super) fn timestamp(at: SystemTime) -> String {
 /// Reads a JSON body; the error names the field. No body at all is an empty object.
 pub(super) fn read<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, BadField> {
     let body = if body.is_empty() { b"{}" } else { body };
+    // serde would take a list for an object whose fields come in order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(BadField::bare("body", "must be a JSON object"));
+    }
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        let field = if path == "." { "body".to_owned() } else { path };
+        let field = match path.trim_end_matches('?').trim_end_matches('.') {
+            "" => "body",
+            field => field,
+        };
         BadField::bare(field, error.into_inner().to_string())
     })?;
     json.end().map_err(|error| BadField::bare("body", error.to_string()))?;

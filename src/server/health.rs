@@ -13,8 +13,8 @@ use egress_actors::kit::stat::Status;
 use egress_actors::operator::Handles;
 use egress_actors::watch::{SourceState, WatchHandle};
 
-/// Where the lease registry stands in the tree of the operator.
-pub const LEASES: &str = "/operator/fleet/leases";
+/// What the lease registry is called in the tree.
+const LEASES: &str = "leases";
 
 /// A registry that has not finished a message for so long serves nobody.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ impl Check {
 /// The checks of a running operator. `token_missing`: no token although we are in a cluster.
 pub fn checks_of(handles: &Handles, token_missing: bool) -> Vec<Check> {
     let [synced, readable] = source(&handles.watch);
-    let mut checks = vec![synced, readable, claim(&handles.claim, &handles.env), leases(&handles.env, LEASES)];
+    let mut checks = vec![synced, readable, claim(&handles.claim, &handles.env), leases(&handles.env)];
     if token_missing {
         checks.push(Check::needed("discovery-token", || {
             Err("DiscoveryTokenMissing: set DISCOVERY_TOKEN, without it no crawler can reach the lease API".to_owned())
@@ -101,11 +101,13 @@ pub fn claim(claim: &Claim, env: &Arc<Env>) -> Check {
     })
 }
 
-/// Whether the registry at this place of the tree runs and gets on.
-pub fn leases(env: &Arc<Env>, path: &'static str) -> Check {
+/// Whether the registry runs and gets on. It is looked for by its kind: a fleet that restarts has another one.
+pub fn leases(env: &Arc<Env>) -> Check {
     let env = env.clone();
     Check::needed("leases", move || {
-        let Some(stat) = env.registry.get(path) else { return Err("the lease registry is not started".to_owned()) };
+        let Some(stat) = env.registry.all().into_iter().find(|stat| stat.kind() == LEASES) else {
+            return Err("the lease registry is not started".to_owned());
+        };
         match stat.status() {
             Status::Running if stat.stalled_for() < STALLED_AFTER => Ok("running".to_owned()),
             Status::Running => Err(format!("no progress for {} s", stat.stalled_for().as_secs())),

@@ -7,6 +7,7 @@ mod grants;
 mod held;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -63,22 +64,32 @@ impl Served {
 
 /// Keeps the registry in the middle of a message for as long as it is shut.
 #[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
+struct Gate {
+    state: Arc<(Mutex<bool>, Condvar)>,
+    /// Somebody stands before the shut gate.
+    holds: Arc<AtomicBool>,
+    /// Keep the runtime's worker as well, and with it whatever that worker would have run next.
+    keeps_worker: bool,
+}
 
 impl Gate {
     fn shut(&self) {
-        *self.0.0.lock().unwrap() = true;
+        *self.state.0.lock().unwrap() = true;
     }
 
     fn open(&self) {
-        *self.0.0.lock().unwrap() = false;
-        self.0.1.notify_all();
+        *self.state.0.lock().unwrap() = false;
+        self.state.1.notify_all();
     }
 
     fn pass(&self) {
-        let shut = self.0.0.lock().unwrap();
         // With a limit: a test that fails while it is shut must still end.
-        drop(self.0.1.wait_timeout_while(shut, Duration::from_secs(30), |shut| *shut).unwrap());
+        let wait = || {
+            let shut = self.state.0.lock().unwrap();
+            self.holds.store(*shut, Ordering::SeqCst);
+            drop(self.state.1.wait_timeout_while(shut, Duration::from_secs(30), |shut| *shut).unwrap());
+        };
+        if self.keeps_worker { wait() } else { tokio::task::block_in_place(wait) }
     }
 }
 
@@ -88,13 +99,22 @@ struct Wish {
     claim: ClaimState,
     is_fleet_known: bool,
     is_registry_up: bool,
+    /// A busy registry keeps its worker busy too.
+    keeps_worker: bool,
     limits: Limits,
 }
 
 impl Default for Wish {
     fn default() -> Self {
         let claim = ClaimState::Leading { epoch: 7, until: None };
-        Self { token: None, claim, is_fleet_known: true, is_registry_up: true, limits: Limits::default() }
+        Self {
+            token: None,
+            claim,
+            is_fleet_known: true,
+            is_registry_up: true,
+            keeps_worker: false,
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -116,7 +136,7 @@ impl World {
     async fn wished(wish: Wish) -> Self {
         let env = Env::new(Clock::System);
         let leases = LeasesHandle::new(&env);
-        let gate = Gate::default();
+        let gate = Gate { keeps_worker: wish.keeps_worker, ..Gate::default() };
         let passing = gate.clone();
         let args = LeasesArgs {
             terms: Terms::new(7, Duration::from_secs(3600), Duration::from_secs(300)),
@@ -135,7 +155,9 @@ impl World {
             is_fleet_known: Arc::new(move || wish.is_fleet_known),
         };
         let served = serve_here(api.router(), wish.limits).await;
-        let client = Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
+        // An idle connection in the client's pool would take one of the server's places.
+        let client = Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(Duration::from_secs(20));
+        let client = client.build().unwrap();
         if root.is_some() {
             eventually("the registry is up", async || leases.proxies().await.is_ok()).await;
         }
@@ -194,7 +216,7 @@ impl World {
     }
 
     async fn is_occupied(&self) {
-        eventually("the registry is busy", async || self.registry().current().is_some()).await;
+        eventually("the registry is busy", async || self.gate.holds.load(Ordering::SeqCst)).await;
     }
 }
 

@@ -1,7 +1,6 @@
 //! The admin endpoint: what is open, what is not, and that it needs nobody's help.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use egress_actors::providers::Directory;
 use futures::FutureExt;
@@ -73,7 +72,7 @@ async fn the_tree_has_the_shape_of_the_contract() {
 fn it_answers_while_every_actor_and_the_main_runtime_are_busy() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (main, edge) = (runtime(), runtime());
-    let world = main.block_on(World::new());
+    let world = main.block_on(World::wished(Wish { keeps_worker: true, ..Wish::default() }));
     main.block_on(world.begin_to_occupy());
     // Waited for elsewhere: a runtime without a free worker has no timers either.
     edge.block_on(world.is_occupied());

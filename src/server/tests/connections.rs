@@ -1,7 +1,7 @@
 //! Connections that are slow, broken, too many, or not allowed; panics; the end; TLS.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use axum::body::to_bytes;
 use axum::response::IntoResponse;

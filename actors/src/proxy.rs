@@ -487,7 +487,8 @@ impl Proxy {
                 address_timeout: card.entry.address_timeout,
                 may_generate_credentials: card.entry.may_generate_credentials,
             }),
-            None => ProviderSeen::NotConfigured,
+            None if self.wires.directory.is_known() => ProviderSeen::NotConfigured,
+            None => ProviderSeen::Unknown,
         }
     }
 

@@ -67,7 +67,12 @@ pub(super) async fn end(
         }
     };
     if in_order {
-        tracing::info!(instances = "left running", kept = on_exit == OnExit::Keep, "ended in order");
+        let instances = match (on_exit, deleted) {
+            (OnExit::Keep, _) => "left running",
+            (OnExit::Delete, true) => "deleted",
+            (OnExit::Delete, false) => "not all deleted",
+        };
+        tracing::info!(instances, "ended in order");
     } else {
         tracing::error!(within_s = within.as_secs(), "not everything ended in time");
     }

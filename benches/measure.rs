@@ -204,7 +204,8 @@ pub fn row<const N: usize>(cells: [&dyn Display; N]) -> Vec<String> {
 fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kibibytes = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+    let kibibytes =
+        memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
     // The kernel keeps a part of what the machine has.
     let gibibytes = kibibytes.map_or(0, |kibibytes: u64| kibibytes.div_ceil(1024 * 1024));
     format!("a machine of {cores} cores and {gibibytes} GiB")

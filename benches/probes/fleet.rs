@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use egress_actors::domain::desired::{Attributes, CloudInit, Desired, Endpoint, External, Flavor, HealthCheck, SecretRef};
+use egress_actors::domain::desired::{
+    Attributes, CloudInit, Desired, Endpoint, External, Flavor, HealthCheck, SecretRef,
+};
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::instance::{Credentials, SecretBytes};

@@ -170,7 +170,8 @@ fn serve(tls: Option<(TlsAcceptor, Vec<u8>)>) -> Result<(), Trouble> {
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let mut out = std::io::stdout();
-        let hex: String = tls.iter().flat_map(|(_, certificate)| certificate).map(|byte| format!("{byte:02x}")).collect();
+        let hex: String =
+            tls.iter().flat_map(|(_, certificate)| certificate).map(|byte| format!("{byte:02x}")).collect();
         writeln!(out, "{}\n{hex}", listener.local_addr()?.port())?;
         std::thread::spawn(|| {
             let _ended = std::io::stdin().read_to_end(&mut Vec::new());

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use egress_actors::domain::desired::{Endpoint, HealthCheck, Scheme};
 use egress_actors::domain::health::{FailureDomain, Probe, ProbeOutcome};
+use egress_actors::kit::actor::InitError;
 use egress_actors::kit::clock::Clock;
-use egress_actors::kit::{Env, Root, Tell};
+use egress_actors::kit::{Behavior, ChildSpec, Ctx, Env, Named, Ref, Root, Tell};
 use egress_actors::operator::Operator;
 use egress_actors::ports::Prober;
 use egress_actors::probes::{ProbesArgs, ProbesHandle, Track};
@@ -212,8 +213,6 @@ fn pool(site: &Site, tally: &Arc<Tally>) -> Result<Root, Trouble> {
     let handle = ProbesHandle::new();
     let env = Env::new(Clock::System);
     let args = ProbesArgs { prober, workers: WORKERS, default_target: site.target.clone() };
-    let root = Root::start(&env, handle.spec(args));
-    // The actor's cell is filled once it runs, on another thread.
     let (endpoint, check) = (site.endpoint(), site.check());
     let tracks: Result<Vec<_>, Trouble> = (0..PROXIES)
         .map(|n| {
@@ -230,16 +229,39 @@ fn pool(site: &Site, tally: &Arc<Tally>) -> Result<Root, Trouble> {
             })
         })
         .collect();
-    let tracks = tracks?;
-    tokio::spawn(async move {
-        while env.registry.get("probes").is_none() {
-            tokio::task::yield_now().await;
+    let begin = (handle, args, tracks?);
+    Ok(Root::start(&env, ChildSpec::of::<Parent>("parent", &Ref::new("parent"), move || begin.clone())))
+}
+
+/// Starts the pool, and gives it its work once it is there.
+struct Parent(ProbesHandle, Vec<Track>);
+
+struct Begin;
+
+impl Named for Begin {
+    const NAMES: &'static [&'static str] = &["Begin"];
+
+    fn index(&self) -> u8 {
+        0
+    }
+}
+
+impl Behavior for Parent {
+    const KIND: &'static str = "parent";
+    type Msg = Begin;
+    type Args = (ProbesHandle, ProbesArgs, Vec<Track>);
+
+    fn init((handle, args, tracks): Self::Args, ctx: &mut Ctx<Begin>) -> Result<Self, InitError> {
+        ctx.start(handle.spec(args));
+        ctx.cast_self(Begin);
+        Ok(Self(handle, tracks))
+    }
+
+    fn handle(&mut self, Begin: Begin, _: &mut Ctx<Begin>) {
+        for track in self.1.drain(..) {
+            self.0.track(track);
         }
-        for track in tracks {
-            handle.track(track);
-        }
-    });
-    Ok(root)
+    }
 }
 
 fn operator(site: &Site, tally: &Arc<Tally>) -> Result<Root, Trouble> {

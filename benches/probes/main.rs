@@ -107,9 +107,9 @@ async fn judge(
         let of = |take: fn(&Round) -> f64| Spread::of(rounds.iter().map(take));
         let (rate, cpu) = (of(|round| round.rate), of(|round| round.cpu_ms));
         let (p50, p99, squid) = (of(|round| round.p50_ms), of(|round| round.p99_ms), of(|round| round.squid_cores));
-        let ratio = bare.filter(|_| *leg != Leg::Bare).map(|bare| {
-            Spread::of(rounds.iter().zip(&seen[bare]).map(|(ours, bound)| ours.rate / bound.rate))
-        });
+        let ratio = bare
+            .filter(|_| *leg != Leg::Bare)
+            .map(|bare| Spread::of(rounds.iter().zip(&seen[bare]).map(|(ours, bound)| ours.rate / bound.rate)));
         rows.push(row([
             &leg.name(),
             &plain(rate.median.round()),

@@ -100,11 +100,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) -> Result<(), Trouble> {
 
 // --- actors that do nothing
 
-enum Msg {
-    Never,
-}
-
-egress_actors::named!(Msg: Never);
+type Msg = ();
 
 struct Idle;
 
@@ -117,7 +113,7 @@ impl Behavior for Idle {
         Ok(Self)
     }
 
-    fn handle(&mut self, Msg::Never: Msg, _: &mut Ctx<Msg>) {}
+    fn handle(&mut self, (): Msg, _: &mut Ctx<Msg>) {}
 }
 
 struct Many;

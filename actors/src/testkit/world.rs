@@ -3,7 +3,7 @@
 //! Time is the runtime's: under a paused clock an hour takes a moment, and the order of everything is the same each time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -432,9 +432,26 @@ pub struct ScriptedProber {
     paths: Mutex<Vec<(String, Path)>>,
     direct_fails: Mutex<bool>,
     probes: Mutex<u64>,
+    seen: Seen,
+}
+
+type See = dyn Fn(&Probe) + Send + Sync;
+
+#[derive(Default)]
+struct Seen(OnceLock<Box<See>>);
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seen")
+    }
 }
 
 impl ScriptedProber {
+    /// Shows each probe as it begins, to the first who asks.
+    pub fn on_probe(&self, see: impl Fn(&Probe) + Send + Sync + 'static) {
+        let _first_wins = self.seen.0.set(Box::new(see));
+    }
+
     /// From now on the endpoints whose host ends with `suffix` answer like this.
     pub fn set(&self, suffix: &str, path: Path) {
         let mut paths = lock(&self.paths);
@@ -455,6 +472,9 @@ impl ScriptedProber {
 impl Prober for ScriptedProber {
     async fn probe(&self, probe: &Probe) -> ProbeOutcome {
         *lock(&self.probes) += 1;
+        if let Some(see) = self.seen.0.get() {
+            see(probe);
+        }
         let found =
             lock(&self.paths).iter().rev().find(|(s, _)| probe.endpoint.host.ends_with(s)).map(|(_, p)| p.clone());
         let fault = |blame, reason| Some(ProbeFault { blame, reason, detail: format!("scripted {reason}") });

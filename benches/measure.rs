@@ -76,7 +76,7 @@ pub fn threads_and_descriptors() -> Result<(usize, usize), Trouble> {
 
 // --- statistics
 
-/// The value below which a share of the sorted samples lies. NaN of none.
+/// The value below which a share of the sorted samples lies. `NaN` of none.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]

@@ -198,7 +198,7 @@ async fn servers(
             metrics: Arc::new(move || exporter.render()),
             reload: Arc::new(move || Box::pin(asked.clone().now())),
             set_log_level: Arc::new(move |text| {
-                let filter = text.parse().map_err(|error| format!("{error}"))?;
+                let filter = text.parse()?;
                 level.set(filter).map_err(|error| error.to_string())
             }),
             problems: Arc::new(move || watched.problems().into_iter().map(problem).collect()),

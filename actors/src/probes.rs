@@ -10,7 +10,7 @@
 
 mod schedule;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,6 +83,11 @@ impl ProbesHandle {
         self.0.cast_or_drop(ProbesMsg::Untrack(uid.clone()));
     }
 
+    /// A complete list: who is not in it is untracked.
+    pub fn synced(&self, living: Arc<HashSet<Uid>>) {
+        self.0.cast_or_drop(ProbesMsg::Synced(living));
+    }
+
     /// The verb for the lease registry: probe this one now.
     pub fn look_now(&self) -> Tell<Uid> {
         self.0.tell(ProbesMsg::LookNow)
@@ -94,6 +99,8 @@ enum ProbesMsg {
     /// Probe this Proxy from now on.
     Track(Box<Track>),
     Untrack(Uid),
+    /// Who is not in the list is gone.
+    Synced(Arc<HashSet<Uid>>),
     /// Somebody reports trouble: look now.
     LookNow(Uid),
     /// A probe ended.
@@ -103,7 +110,7 @@ enum ProbesMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(ProbesMsg: Track, Untrack, LookNow, Done, Direct, Timer);
+crate::named!(ProbesMsg: Track, Untrack, Synced, LookNow, Done, Direct, Timer);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Alarm {
@@ -212,6 +219,8 @@ impl Probes {
             look.users -= 1;
             if look.users == 0 && next.is_none_or(|(_, target)| *target != old.target) {
                 self.direct.remove(&old.target);
+                // Nobody probes it any more: it is not suspect either.
+                self.tell_suspicion(&old.target, None);
                 self.guard.keep_only(|target| *target != *old.target);
             }
         }
@@ -402,6 +411,12 @@ impl Behavior for Probes {
                 self.look_directly(ctx);
             }
             ProbesMsg::Untrack(uid) => drop(self.remove(&uid, None)),
+            ProbesMsg::Synced(living) => {
+                let gone: Vec<_> = self.tracked.keys().filter(|uid| !living.contains(*uid)).cloned().collect();
+                for uid in gone {
+                    self.remove(&uid, None);
+                }
+            }
             ProbesMsg::LookNow(uid) => self.look_now(&uid, ctx.now().mono),
             ProbesMsg::Done(uid, generation, outcome) => self.done(&uid, generation, &outcome, ctx),
             ProbesMsg::Direct(target, succeeded) => {

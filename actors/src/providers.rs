@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use crate::domain::id::{HostName, ProviderName};
 use crate::election::Claim;
@@ -36,16 +36,23 @@ pub struct EntryCard {
 
 /// Which entries there are. Read without waiting; written by `providers` only.
 #[derive(Debug, Clone, Default)]
-pub struct Directory(Arc<ArcSwap<HashMap<ProviderName, Arc<EntryCard>>>>);
+pub struct Directory(Arc<ArcSwapOption<Cards>>);
+
+type Cards = HashMap<ProviderName, Arc<EntryCard>>;
 
 impl Directory {
     pub fn entry(&self, name: &ProviderName) -> Option<Arc<EntryCard>> {
-        self.0.load().get(name).cloned()
+        self.0.load().as_ref().and_then(|cards| cards.get(name).cloned())
+    }
+
+    /// False until the configuration has been opened for the first time: what is missing before says nothing.
+    pub fn is_known(&self) -> bool {
+        self.0.load().is_some()
     }
 
     /// All entries in order of name.
     pub fn entries(&self) -> Vec<Arc<EntryCard>> {
-        let mut all: Vec<_> = self.0.load().values().cloned().collect();
+        let mut all: Vec<_> = self.0.load().iter().flat_map(|cards| cards.values().cloned()).collect();
         all.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
         all
     }
@@ -118,9 +125,10 @@ impl Providers {
     /// Brings the directory and the children to what is wanted.
     fn settle(&mut self, ctx: &mut Ctx<ProvidersMsg>) {
         let wanted = self.wanted.load_full();
-        let old = self.directory.0.load_full();
+        let known = self.directory.0.load_full();
+        let mut changed = known.is_none();
+        let old = known.unwrap_or_default();
         let mut new = HashMap::with_capacity(wanted.len());
-        let mut changed = false;
         for entry in wanted.iter() {
             let before = old.get(&entry.name);
             let card = match before {
@@ -138,7 +146,7 @@ impl Providers {
             tracing::info!(provider = %name, "provider is no longer configured");
             self.args.records.remove_provider_health(name);
         }
-        self.directory.0.store(Arc::new(new.clone()));
+        self.directory.0.store(Some(Arc::new(new.clone())));
         for (name, card) in &old.iter().collect::<Vec<_>>() {
             if !new.get(*name).is_some_and(|now| Arc::ptr_eq(now, card)) {
                 // A changed entry starts anew when its old child has ended.

@@ -6,7 +6,8 @@
 //!
 //! **Isolation.** At most `max(2, workers / 8)` slots serve one failure domain, and Proxies whose latest probe failed
 //! share a lane of half the slots, of which one domain gets a quarter of its cap: whoever swallows probes waits behind
-//! its own kind. Domains take turns. Lateness is measured, and is never a failed probe.
+//! its own kind. So do those of which no probe went through yet. Domains take turns. Lateness is measured, and is never a
+//! failed probe.
 
 mod schedule;
 
@@ -145,6 +146,8 @@ struct Tracked {
     due: Instant,
     looked_at: Option<Instant>,
     suspect: bool,
+    /// A probe of it went through, or it was recorded Ready.
+    proven: bool,
 }
 
 impl Drop for Tracked {
@@ -186,9 +189,9 @@ impl Probes {
         let uid = track.uid.clone();
         // The same place probed in the same way keeps its streak: a change of labels is no reason to doubt it.
         let fresh = if track.trusted { Streak::presumed_healthy() } else { Streak::new() };
-        let streak = old.unwrap_or(fresh);
+        let (streak, proven) = old.unwrap_or((fresh, track.trusted));
         self.direct.entry(target.clone()).or_default().users += 1;
-        let lane = Lane::Usual;
+        let lane = if proven { Lane::Usual } else { Lane::Newcomer };
         self.schedule.add(&uid, &track.domain, lane, now);
         self.tracked.insert(
             uid,
@@ -201,12 +204,13 @@ impl Probes {
                 due: now,
                 looked_at: None,
                 suspect: false,
+                proven,
             },
         );
     }
 
-    /// Takes a Proxy out. Its streak comes back if `next` is probed at the same place and target.
-    fn remove(&mut self, uid: &Uid, next: Option<(&Track, &Arc<Url>)>) -> Option<Streak> {
+    /// Takes a Proxy out. Its streak comes back, and whether it is proven, if `next` is probed at the same place and target.
+    fn remove(&mut self, uid: &Uid, next: Option<(&Track, &Arc<Url>)>) -> Option<(Streak, bool)> {
         let old = self.tracked.remove(uid)?;
         self.schedule.remove(uid);
         let same = next.is_some_and(|(track, target)| {
@@ -224,7 +228,7 @@ impl Probes {
                 self.guard.keep_only(|target| *target != *old.target);
             }
         }
-        same.then(|| old.streak.clone())
+        same.then(|| (old.streak.clone(), old.proven))
     }
 
     /// Starts what is due and admitted, and arms the timer for the rest.
@@ -297,7 +301,12 @@ impl Probes {
         tracked.suspect = outcome.fault.as_ref().is_some_and(|fault| fault.blame == Blame::Proxy);
         let interval = tracked.track.check.interval;
         tracked.due = now.mono + interval.mul_f64(0.9 + rand::random::<f64>() * 0.2);
-        let lane = if tracked.suspect { Lane::Suspect } else { Lane::Usual };
+        tracked.proven |= outcome.fault.is_none();
+        let lane = match (tracked.suspect, tracked.proven) {
+            (true, _) => Lane::Suspect,
+            (false, true) => Lane::Usual,
+            (false, false) => Lane::Newcomer,
+        };
         self.schedule.ended(uid, lane, tracked.due);
         tracked.track.tell.send(Probed {
             verdict,

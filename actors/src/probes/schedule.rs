@@ -1,7 +1,11 @@
-//! Which probe is next: due times, slots, caps per failure domain, a lane for suspects. Pure.
+//! Which probe is next: due times, slots, caps per failure domain, lanes for newcomers and suspects. Pure.
 //!
 //! Domains take turns: those with somebody waiting stand in a ring, and a domain at its cap stands aside until one of its
 //! probes ends. Every step costs the same however many Proxies there are.
+//!
+//! A domain cannot hold up another, but five hundred bought proxies may be of as many domains. So nobody has a free hand
+//! before a probe of it went through: newcomers and suspects have lanes of half of the slots each, and a quarter is always
+//! left to those that are known to be good.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Instant;
@@ -13,8 +17,15 @@ use crate::domain::id::Uid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
     Usual,
+    /// No probe of it went through yet.
+    Newcomer,
     /// Its latest probe failed.
     Suspect,
+}
+
+impl Lane {
+    /// In the order in which they are served.
+    const ALL: [Self; 3] = [Self::Usual, Self::Newcomer, Self::Suspect];
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,9 +48,8 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: HashMap<FailureDomain, VecDeque<Uid>>,
-    running: HashMap<FailureDomain, usize>,
-    total: usize,
-    /// Domains with somebody waiting and a free place, in the order of their turns.
+    running: usize,
+    /// Domains with somebody waiting and, when they lined up, a free place, in the order of their turns.
     ring: VecDeque<FailureDomain>,
     in_ring: HashSet<FailureDomain>,
 }
@@ -49,9 +59,9 @@ pub struct Schedule {
     workers: usize,
     entries: HashMap<Uid, Entry>,
     sleeping: BTreeSet<(Instant, u64, Uid)>,
-    usual: Queue,
-    suspect: Queue,
-    running: usize,
+    lanes: [Queue; 3],
+    /// Probes under way in each lane, by domain; none with three zeros.
+    running: HashMap<FailureDomain, [usize; 3]>,
     next: u64,
 }
 
@@ -61,35 +71,36 @@ impl Schedule {
             workers: workers.max(1),
             entries: HashMap::new(),
             sleeping: BTreeSet::new(),
-            usual: Queue::default(),
-            suspect: Queue::default(),
-            running: 0,
+            lanes: Default::default(),
+            running: HashMap::new(),
             next: 0,
         }
     }
 
-    /// Most probes of one failure domain at once.
-    fn domain_cap(&self, lane: Lane) -> usize {
+    /// True if one more probe of this domain may run in this lane.
+    fn has_room(&self, lane: Lane, domain: &FailureDomain) -> bool {
         let cap = (self.workers / 8).max(2);
-        match lane {
+        let in_lane = match lane {
             Lane::Usual => cap,
+            Lane::Newcomer => cap / 2,
             Lane::Suspect => (cap / 4).max(1),
-        }
+        };
+        let running = self.running.get(domain).copied().unwrap_or_default();
+        running[lane as usize] < in_lane && running.iter().sum::<usize>() < cap
     }
 
-    /// Most probes of a lane at once.
-    fn lane_cap(&self, lane: Lane) -> usize {
-        match lane {
-            Lane::Usual => self.workers,
-            Lane::Suspect => (self.workers / 2).max(1),
-        }
-    }
-
-    fn queue(&mut self, lane: Lane) -> &mut Queue {
-        match lane {
-            Lane::Usual => &mut self.usual,
-            Lane::Suspect => &mut self.suspect,
-        }
+    /// True if the lane may have one more slot.
+    fn is_open(&self, lane: Lane) -> bool {
+        let [usual, newcomers, suspects] = [0, 1, 2].map(|lane| self.lanes[lane].running);
+        let unproven = newcomers + suspects;
+        usual + unproven < self.workers
+            && match lane {
+                Lane::Usual => true,
+                Lane::Newcomer | Lane::Suspect => {
+                    self.lanes[lane as usize].running < (self.workers / 2).max(1)
+                        && unproven < (self.workers * 3 / 4).max(1)
+                }
+            }
     }
 
     /// A Proxy that is due at `due`; one of that uid must not be there.
@@ -112,7 +123,7 @@ impl Schedule {
                 self.sleeping.remove(&(due, number, uid.clone()));
             }
             State::Waiting => {
-                let queue = self.queue(entry.lane);
+                let queue = &mut self.lanes[entry.lane as usize];
                 if let Some(waiting) = queue.waiting.get_mut(&entry.domain) {
                     waiting.retain(|other| other != uid);
                     if waiting.is_empty() {
@@ -150,7 +161,7 @@ impl Schedule {
     /// The next one to probe now; it holds a slot from then on.
     pub fn next(&mut self, now: Instant) -> Option<Uid> {
         self.wake(now);
-        self.take(Lane::Usual).or_else(|| self.take(Lane::Suspect))
+        Lane::ALL.into_iter().find_map(|lane| self.take(lane))
     }
 
     /// When to ask again although nothing happens. Who waits for a slot is served when one ends.
@@ -167,65 +178,63 @@ impl Schedule {
             let Some(entry) = self.entries.get_mut(&uid) else { continue };
             entry.state = State::Waiting;
             let (lane, domain) = (entry.lane, entry.domain.clone());
-            let cap = self.domain_cap(lane);
-            let queue = self.queue(lane);
-            queue.waiting.entry(domain.clone()).or_default().push_back(uid);
-            queue.line_up(&domain, cap);
+            self.lanes[lane as usize].waiting.entry(domain.clone()).or_default().push_back(uid);
+            self.line_up(lane, &domain);
         }
     }
 
     fn take(&mut self, lane: Lane) -> Option<Uid> {
-        if self.running >= self.workers {
+        if !self.is_open(lane) {
             return None;
         }
-        let (lane_cap, domain_cap) = (self.lane_cap(lane), self.domain_cap(lane));
-        let queue = self.queue(lane);
-        if queue.total >= lane_cap {
-            return None;
-        }
-        let uid = loop {
+        loop {
+            let queue = &mut self.lanes[lane as usize];
             let domain = queue.ring.pop_front()?;
             queue.in_ring.remove(&domain);
-            // It may have emptied since it lined up.
+            // It may have filled since it lined up, through another lane; the end of one of its probes lines it up again.
+            if !self.has_room(lane, &domain) {
+                continue;
+            }
+            let queue = &mut self.lanes[lane as usize];
+            // Or it may have emptied.
             let Some(waiting) = queue.waiting.get_mut(&domain) else { continue };
             let uid = waiting.pop_front();
             if waiting.is_empty() {
                 queue.waiting.remove(&domain);
             }
             let Some(uid) = uid else { continue };
-            *queue.running.entry(domain.clone()).or_default() += 1;
-            queue.total += 1;
-            queue.line_up(&domain, domain_cap);
-            break uid;
-        };
-        self.running += 1;
-        if let Some(entry) = self.entries.get_mut(&uid) {
-            entry.state = State::Running;
+            queue.running += 1;
+            self.running.entry(domain.clone()).or_default()[lane as usize] += 1;
+            self.line_up(lane, &domain);
+            if let Some(entry) = self.entries.get_mut(&uid) {
+                entry.state = State::Running;
+            }
+            return Some(uid);
         }
-        Some(uid)
     }
 
     fn free(&mut self, lane: Lane, domain: &FailureDomain) {
-        self.running -= 1;
-        let cap = self.domain_cap(lane);
-        let queue = self.queue(lane);
-        queue.total -= 1;
-        if let Some(running) = queue.running.get_mut(domain) {
-            *running -= 1;
-            if *running == 0 {
-                queue.running.remove(domain);
+        self.lanes[lane as usize].running -= 1;
+        if let Some(running) = self.running.get_mut(domain) {
+            running[lane as usize] -= 1;
+            if *running == [0; 3] {
+                self.running.remove(domain);
             }
         }
-        queue.line_up(domain, cap);
+        for lane in Lane::ALL {
+            self.line_up(lane, domain);
+        }
+    }
+
+    /// Gives the domain a turn if somebody waits there and it is below its cap.
+    fn line_up(&mut self, lane: Lane, domain: &FailureDomain) {
+        let room = self.has_room(lane, domain);
+        let queue = &mut self.lanes[lane as usize];
+        if room && queue.waiting.contains_key(domain) && queue.in_ring.insert(domain.clone()) {
+            queue.ring.push_back(domain.clone());
+        }
     }
 }
 
-impl Queue {
-    /// Gives the domain a turn if somebody waits there and it is below its cap.
-    fn line_up(&mut self, domain: &FailureDomain, cap: usize) {
-        let below = self.running.get(domain).copied().unwrap_or(0) < cap;
-        if below && self.waiting.contains_key(domain) && self.in_ring.insert(domain.clone()) {
-            self.ring.push_back(domain.clone());
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

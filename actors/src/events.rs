@@ -47,6 +47,14 @@ impl EventsHandle {
 
     /// Writes the event and tells how that went. One that cannot be written is logged as an error instead.
     pub fn emit_acked(&self, event: Event, done: impl FnOnce(Acked) + Send + 'static) {
+        let told = event.clone();
+        let done = move |acked: Acked| {
+            if let Err(error) = &acked {
+                let Event { about, reason, note, .. } = told;
+                tracing::error!(?about, %reason, note, %error, "event not written");
+            }
+            done(acked);
+        };
         let reply = Reply::new(done, || Err(OpError::effect_unknown(Reason::Lost, "the event writer is restarting")));
         self.to.cast_or_drop(EventsMsg::Acked(Box::new(event), reply));
     }
@@ -77,18 +85,14 @@ impl Behavior for Writer {
     fn handle(&mut self, message: EventsMsg, ctx: &mut Ctx<EventsMsg>) {
         let EventsMsg::Acked(event, reply) = message;
         self.next += 1;
-        let (sink, written) = (self.sink.clone(), *event.clone());
+        let (sink, written) = (self.sink.clone(), *event);
         let answer = move |done: Done<Acked>| {
-            let acked = match done {
+            reply.send(match done {
                 Done::Finished(acked) => acked,
                 Done::Deadline => Err(OpError::transient(Reason::Timeout, "the event was not written in time")),
                 Done::Panicked(what) => Err(OpError::transient(Reason::Internal, what)),
                 Done::Lost => Err(OpError::transient(Reason::Lost, "the write of the event was cut short")),
-            };
-            if let Err(error) = &acked {
-                tracing::error!(about = ?event.about, reason = %event.reason, note = %event.note, %error, "event not written");
-            }
-            reply.send(acked);
+            });
         };
         let deadline = ctx.now().mono + ACK_WITHIN;
         let call = async move { sink.emit_acked(written).await };

@@ -22,7 +22,7 @@ use dashmap::DashMap;
 use self::admission::{Admission, Effect, OpNumber};
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, OperatorId, ProviderName, Uid};
-use crate::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
+use crate::domain::instance::{Instance, InstanceSpec, InstanceState, Listed, OwnerMark};
 use crate::domain::reason::Reason;
 use crate::election::Claim;
 use crate::kit::work::{Done, work};
@@ -126,6 +126,22 @@ pub enum Sighting {
     Unread(OpError),
 }
 
+impl Sighting {
+    /// A wanted instance would not look like this.
+    const fn is_trouble(&self) -> bool {
+        match self {
+            Self::Present(instance) => match instance.state {
+                InstanceState::Stopped | InstanceState::Deleting => true,
+                InstanceState::Starting | InstanceState::Running | InstanceState::Paused | InstanceState::Unknown => {
+                    false
+                }
+            },
+            Self::Absent => true,
+            Self::Unread(_) => false,
+        }
+    }
+}
+
 /// The health of a host as its check tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
@@ -196,6 +212,11 @@ impl HostHandle {
 
     pub fn unfollow(&self, uid: &Uid) {
         self.followers.remove(uid);
+    }
+
+    /// Unfollows whoever is not among the living.
+    pub fn keep_only(&self, living: &HashSet<Uid>) {
+        self.followers.retain(|uid, _| living.contains(uid));
     }
 
     /// True if both are the same host's.
@@ -439,7 +460,8 @@ impl Host {
                     .collect();
                 for mut follower in self.followers.iter_mut() {
                     let sighting = seen.remove(follower.key()).map_or(Sighting::Absent, Sighting::Present);
-                    if follower.told.as_ref() != Some(&sighting) {
+                    // Trouble is told with every list: whoever was just making or deleting it could not use it then.
+                    if sighting.is_trouble() || follower.told.as_ref() != Some(&sighting) {
                         follower.told = Some(sighting.clone());
                         follower.tell.send(sighting);
                     }

@@ -4,8 +4,9 @@
 //! through a bounded entry). It does no I/O and waits for nobody, so that a grant costs a few microseconds whatever else
 //! happens. A grant whose answer nobody takes is taken back at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::domain::clock::Now;
@@ -51,7 +52,8 @@ impl LeasesHandle {
     }
 
     pub fn spec(&self, args: LeasesArgs) -> ChildSpec {
-        ChildSpec::of::<Leases>("leases", &self.to, move || args.clone())
+        let (to, counted) = (self.to.clone(), Arc::<AtomicU64>::default());
+        ChildSpec::of::<Leases>("leases", &self.to, move || (args.clone(), counted.clone(), to.clone()))
     }
 
     // --- from proxy actors
@@ -89,7 +91,8 @@ impl LeasesHandle {
     // --- from the HTTP edge
 
     pub async fn acquire(&self, ask: Ask) -> Result<Result<Granted, NotGranted>, CallError> {
-        self.call(|answer| LeaseCall::Acquire(Box::new(ask), answer)).await
+        let granted = self.call(|answer| LeaseCall::Acquire(Box::new(ask), answer)).await?;
+        Ok(granted.map(Unclaimed::claim))
     }
 
     pub async fn explain(&self, ask: Ask) -> Result<Explanation, CallError> {
@@ -147,13 +150,37 @@ enum LeasesMsg {
     Synced(Arc<[(ProxyKey, Uid)]>),
     /// A question from the edge.
     Call(LeaseCall, Permit),
+    /// A grant was answered, and nobody took the answer.
+    Unclaimed(Vec<LeaseId>),
     Timer(Fired<Alarm>),
 }
 
-crate::named!(LeasesMsg: Announce, Offer, Withdraw, Cordon, Remove, Synced, Call, Timer);
+crate::named!(LeasesMsg: Announce, Offer, Withdraw, Cordon, Remove, Synced, Call, Unclaimed, Timer);
+
+/// A grant on its way to its caller. Dropped on the way, because the caller went while the answer lay there, it gives its
+/// leases back.
+struct Unclaimed {
+    granted: Option<Granted>,
+    to: Ref<LeasesMsg>,
+}
+
+impl Unclaimed {
+    fn claim(mut self) -> Granted {
+        self.granted.take().expect("a grant is claimed once, and this is where")
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let Some(granted) = self.granted.take() {
+            let ids = granted.leases.into_iter().map(|lease| lease.id).collect();
+            self.to.cast_or_drop(LeasesMsg::Unclaimed(ids));
+        }
+    }
+}
 
 enum LeaseCall {
-    Acquire(Box<Ask>, Answer<Result<Granted, NotGranted>>),
+    Acquire(Box<Ask>, Answer<Result<Unclaimed, NotGranted>>),
     Explain(Box<Ask>, Answer<Explanation>),
     Renew(LeaseId, Duration, Option<u64>, Answer<Result<Lease, NotHeld>>),
     Report(LeaseId, Box<Report>, Answer<Result<(), NotHeld>>),
@@ -185,11 +212,23 @@ struct Leases {
     claim: Claim,
     serve_without_claim: bool,
     look_now: Tell<Uid>,
-    /// Who wants to hear how many leases are left.
-    left: HashMap<Uid, Tell<u32>>,
+    /// Who wants to hear how many leases are left: what is withdrawn or cordoned.
+    left: HashMap<Uid, Left>,
+    /// The highest lower half of a generation that was given. It outlives this book, or the next one of the same epoch
+    /// would count from the start again.
+    counted: Arc<AtomicU64>,
+    myself: Ref<LeasesMsg>,
     timers: Timers<Alarm>,
     /// What the timer is set to: most messages do not change it.
     armed: Option<Instant>,
+}
+
+/// Who hears how many leases a Proxy has left, and because of what.
+#[derive(Debug)]
+struct Left {
+    tell: Tell<u32>,
+    withdrawn: bool,
+    cordoned: bool,
 }
 
 impl Leases {
@@ -231,7 +270,7 @@ impl Leases {
         }
     }
 
-    fn acquire(&mut self, ask: &Ask, answer: Answer<Result<Granted, NotGranted>>, now: Now) {
+    fn acquire(&mut self, ask: &Ask, answer: Answer<Result<Unclaimed, NotGranted>>, now: Now) {
         if answer.is_abandoned() {
             return;
         }
@@ -247,11 +286,43 @@ impl Leases {
             Err(NotGranted::NotLeading) => "not_ready",
         };
         metrics::counter!(names::LEASE_GRANTS_TOTAL, "outcome" => label).increment(1);
-        if let Err(Ok(granted)) = answer.send(outcome) {
-            // The client went away before its answer: it holds nothing.
-            for lease in granted.leases {
-                self.book.release(&lease.id, now);
+        let outcome = outcome.map(|granted| {
+            for lease in &granted.leases {
+                self.counted.fetch_max(lease.generation & u64::from(u32::MAX), Relaxed);
             }
+            Unclaimed { granted: Some(granted), to: self.myself.clone() }
+        });
+        if let Err(Ok(mut unclaimed)) = answer.send(outcome)
+            && let Some(granted) = unclaimed.granted.take()
+        {
+            // The client went away before its answer: it holds nothing.
+            self.take_back(granted.leases.iter().map(|lease| &lease.id), now);
+        }
+    }
+
+    fn take_back<'a>(&mut self, leases: impl IntoIterator<Item = &'a LeaseId>, now: Now) {
+        for id in leases {
+            if let Release::Released(ended) = self.book.release(id, now) {
+                self.tell_left(Some((&ended.key, &ended.uid)), now);
+            }
+        }
+    }
+
+    /// Notes why somebody wants to hear of the leases of this uid; with no reason left, nobody does.
+    fn listen(&mut self, uid: &Uid, tell: Option<Tell<u32>>, note: impl FnOnce(&mut Left)) {
+        let left = match (self.left.get_mut(uid), tell) {
+            (Some(left), tell) => {
+                left.tell = tell.unwrap_or_else(|| left.tell.clone());
+                left
+            }
+            (None, Some(tell)) => {
+                self.left.entry(uid.clone()).or_insert(Left { tell, withdrawn: false, cordoned: false })
+            }
+            (None, None) => return,
+        };
+        note(left);
+        if !left.withdrawn && !left.cordoned {
+            self.left.remove(uid);
         }
     }
 
@@ -260,7 +331,7 @@ impl Leases {
         let Some((key, uid)) = of else { return };
         let Some(left) = self.left.get(uid) else { return };
         let leases = self.book.proxy(key, now).filter(|view| view.uid == *uid).map_or(0, |view| view.leases);
-        left.send(u32::try_from(leases).unwrap_or(u32::MAX));
+        left.tell.send(u32::try_from(leases).unwrap_or(u32::MAX));
     }
 
     fn ended(&mut self, ended: Vec<Ended>, now: Now) {
@@ -295,13 +366,16 @@ impl Leases {
 impl Behavior for Leases {
     const KIND: &'static str = "leases";
     type Msg = LeasesMsg;
-    type Args = LeasesArgs;
+    type Args = (LeasesArgs, Arc<AtomicU64>, Ref<LeasesMsg>);
 
-    fn init(args: LeasesArgs, ctx: &mut Ctx<LeasesMsg>) -> Result<Self, InitError> {
+    fn init((args, counted, myself): Self::Args, ctx: &mut Ctx<LeasesMsg>) -> Result<Self, InitError> {
         let mut timers = Timers::new(ctx.tell(LeasesMsg::Timer));
         timers.arm_in(Alarm::Gauges, GAUGES_EVERY);
+        let terms = Terms { counted: counted.load(Relaxed), ..args.terms };
         Ok(Self {
-            book: LeaseBook::new(args.terms, ctx.now(), rand::random),
+            book: LeaseBook::new(terms, ctx.now(), rand::random),
+            counted,
+            myself,
             claim: args.claim,
             serve_without_claim: args.serve_without_claim,
             look_now: args.look_now,
@@ -319,18 +393,18 @@ impl Behavior for Leases {
                 self.ended(ended, now);
             }
             LeasesMsg::Offer(offer) => {
-                self.left.remove(&offer.uid);
+                self.listen(&offer.uid, None, |left| left.withdrawn = false);
                 let ended = self.book.offer(*offer, now);
                 self.ended(ended, now);
             }
             LeasesMsg::Withdraw(key, uid, absence, left) => {
                 self.book.withdraw(&key, &uid, absence, now);
-                self.left.insert(uid.clone(), left);
+                self.listen(&uid, Some(left), |left| left.withdrawn = true);
                 self.tell_left(Some((&key, &uid)), now);
             }
             LeasesMsg::Cordon(key, uid, cordon, left) => {
                 self.book.cordon(&key, &uid, cordon, now);
-                self.left.insert(uid.clone(), left);
+                self.listen(&uid, Some(left), |left| left.cordoned = cordon.is_some());
                 self.tell_left(Some((&key, &uid)), now);
             }
             LeasesMsg::Remove(key, uid) => {
@@ -338,10 +412,12 @@ impl Behavior for Leases {
                 self.book.remove(&key, &uid, now);
             }
             LeasesMsg::Synced(living) => {
-                let living: std::collections::HashSet<_> = living.iter().map(|(key, uid)| (key, uid)).collect();
+                let uids: HashSet<_> = living.iter().map(|(_, uid)| uid).collect();
+                let living: HashSet<_> = living.iter().map(|(key, uid)| (key, uid)).collect();
                 self.book.retain(|key, uid| living.contains(&(key, uid)), now);
-                self.left.retain(|uid, _| living.iter().any(|(_, other)| *other == uid));
+                self.left.retain(|uid, _| uids.contains(uid));
             }
+            LeasesMsg::Unclaimed(ids) => self.take_back(&ids, now),
             LeasesMsg::Call(call, _place) => self.call(call, now),
             LeasesMsg::Timer(fired) => match self.timers.accept(fired) {
                 Some(Alarm::Due) => {

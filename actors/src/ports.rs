@@ -58,7 +58,8 @@ pub struct Applied {
     pub recorded: Option<Arc<Status>>,
 }
 
-/// An object that cannot be accepted. It can still be deleted.
+/// An object that cannot be accepted. It can still be deleted. It stands until the next `Applied` of the uid: a source that
+/// tells an object again, for whatever reason, tells its rejection again right behind it.
 #[derive(Debug, Clone)]
 pub struct Rejected {
     pub key: ProxyKey,

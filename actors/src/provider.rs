@@ -20,7 +20,8 @@ use crate::events::EventsHandle;
 use crate::host::{Checked, HostArgs, HostHandle};
 use crate::kit::actor::{InitError, Lingering};
 use crate::kit::{
-    Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Intensity, Overflow, Ref, Strategy, Supervision, Tell, Timers,
+    Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Intensity, Overflow, Ref, Reply, Strategy, Supervision, Tell,
+    Timers,
 };
 use crate::names;
 use crate::ports::{Event, ProviderEntry, ProviderHealth, Severity, Subject, TargetHealth};
@@ -45,12 +46,14 @@ impl ProviderHandle {
     }
 
     /// Asks for a host for this Proxy; asked again, it answers the same while the reservation lasts.
+    /// Answers exactly once, also when the provider dies with the question.
     pub fn reserve(&self, uid: &Uid, placement: &Placement, tell: Tell<Result<HostName, OpError>>) {
-        let refused = tell.clone();
-        let message = ProviderMsg::Reserve(Box::new(Reserve { uid: uid.clone(), placement: placement.clone(), tell }));
-        if self.0.cast(message).is_err() {
-            refused.send(Err(OpError::transient(Reason::Internal, "the provider is restarting")));
-        }
+        let reply = Reply::new(
+            move |answer| tell.send(answer),
+            || Err(OpError::transient(Reason::Lost, "the provider is restarting")),
+        );
+        let reserve = Reserve { uid: uid.clone(), placement: placement.clone(), reply };
+        self.0.cast_or_drop(ProviderMsg::Reserve(Box::new(reserve)));
     }
 
     pub fn spec(&self, args: ProviderArgs) -> ChildSpec {
@@ -63,7 +66,7 @@ impl ProviderHandle {
 struct Reserve {
     uid: Uid,
     placement: Placement,
-    tell: Tell<Result<HostName, OpError>>,
+    reply: Reply<Result<HostName, OpError>>,
 }
 
 #[derive(Debug)]
@@ -265,7 +268,7 @@ impl Behavior for Provider {
         match message {
             ProviderMsg::Reserve(ask) => {
                 let answer = self.reserve(&ask.uid, &ask.placement, ctx.now().mono);
-                ask.tell.send(answer);
+                ask.reply.send(answer);
             }
             ProviderMsg::Checked(checked) => self.checked(checked, ctx),
             ProviderMsg::Timer(fired) => match self.timers.accept(fired) {
@@ -276,11 +279,14 @@ impl Behavior for Provider {
         }
     }
 
-    fn child_ended(&mut self, end: ChildEnd, _: &mut Ctx<ProviderMsg>) {
+    fn child_ended(&mut self, end: ChildEnd, ctx: &mut Ctx<ProviderMsg>) {
         let Exit::GaveUp(why) = &end.exit else { return };
         tracing::error!(provider = %self.args.entry.name, host = %end.id, error = %why, "host is parked");
         if let Some(name) = end.id.strip_prefix("host/").and_then(|name| HostName::parse(name).ok()) {
-            self.timers.arm_in(Alarm::Revive(name), REVIVE_AFTER);
+            self.timers.arm_in(Alarm::Revive(name.clone()), REVIVE_AFTER);
+            // Nobody is there to be checked: without this its last good verdict would stand.
+            let error = OpError::transient(Reason::Crashed, format!("its actor keeps crashing and is parked: {why}"));
+            self.checked(Checked { host: name, result: Err(error), took: Duration::ZERO }, ctx);
         }
     }
 

@@ -29,6 +29,9 @@ const CRASH_WINDOW: Duration = Duration::from_secs(60);
 /// A parked Proxy is tried again after this, though nothing changed: what made it crash may have gone.
 const REVIVE_AFTER: Duration = Duration::from_secs(600);
 
+/// Between attempts to drop the finalizer of a parked Proxy that was given up.
+const LET_GO_EVERY: Duration = Duration::from_secs(10);
+
 /// The verbs of the fleet's index.
 #[derive(Debug, Clone)]
 pub struct ProxiesHandle(Ref<ProxiesMsg>);
@@ -83,11 +86,12 @@ enum ProxiesMsg {
     ProvidersChanged,
     /// The given-up instance of a parked Proxy was told of; its finalizer may go.
     GivenUp(ProxyKey, Uid),
-    /// A parked one is tried again.
-    Timer(Fired<ProxyKey>),
+    /// Its finalizer was not dropped.
+    StillHeld(ProxyKey, Uid),
+    Timer(Fired<Alarm>),
 }
 
-crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, GivenUp, Timer);
+crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, GivenUp, StillHeld, Timer);
 
 struct Member {
     applied: Applied,
@@ -96,6 +100,8 @@ struct Member {
     proxy: ProxyHandle,
     life: Life,
     crashes: VecDeque<Instant>,
+    /// It is parked and its instance is given up: the event about that is being written, or was.
+    given_up: bool,
 }
 
 enum Life {
@@ -108,12 +114,24 @@ enum Life {
 struct Proxies {
     wires: Arc<Wires>,
     members: HashMap<ProxyKey, Member>,
-    timers: Timers<ProxyKey>,
+    /// Objects that never were valid, as they were last told: a source that repeats itself must not be answered by a
+    /// write each time, which it would repeat.
+    invalid: HashMap<ProxyKey, Rejected>,
+    timers: Timers<Alarm>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Alarm {
+    /// A parked one is tried again.
+    Wake(ProxyKey),
+    /// The finalizer of a parked one could not be dropped: once more.
+    LetGo(ProxyKey),
 }
 
 impl Proxies {
     fn applied(&mut self, applied: Applied, ctx: &mut Ctx<ProxiesMsg>) {
         let key = applied.desired.key.clone();
+        self.invalid.remove(&key);
         let Some(member) = self.members.get_mut(&key) else {
             return self.welcome(applied, ctx);
         };
@@ -141,36 +159,50 @@ impl Proxies {
                 self.give_up(&key, ctx);
             }
             Life::Parked if changed => self.wake(&key, ctx),
-            Life::Ending(_) | Life::Parked => {}
+            Life::Parked => {}
+            // It was told gone, and is there after all.
+            Life::Ending(_) => member.life = Life::Ending(Some(member.applied.clone())),
         }
     }
 
     fn welcome(&mut self, applied: Applied, ctx: &mut Ctx<ProxiesMsg>) {
         let key = applied.desired.key.clone();
         let proxy = ProxyHandle::new(&key);
-        let member = Member { applied, rejected: None, proxy, life: Life::Up, crashes: VecDeque::new() };
+        let member =
+            Member { applied, rejected: None, proxy, life: Life::Up, crashes: VecDeque::new(), given_up: false };
         self.members.insert(key.clone(), member);
         self.start(&key, ctx);
     }
 
     fn start(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         let Some(member) = self.members.get_mut(key) else { return };
-        member.life = Life::Up;
+        (member.life, member.given_up) = (Life::Up, false);
         let spec =
             member.proxy.spec(child_id(key), member.applied.clone(), member.rejected.clone(), self.wires.clone());
         ctx.start(spec);
     }
 
-    fn rejected(&mut self, rejected: Rejected, ctx: &Ctx<ProxiesMsg>) {
-        match self.members.get_mut(&rejected.key).filter(|member| member.applied.desired.uid == rejected.uid) {
-            Some(member) => {
-                member.rejected = Some(rejected.clone());
-                if matches!(member.life, Life::Up) {
-                    member.proxy.rejected(rejected);
-                }
+    fn rejected(&mut self, rejected: Rejected, ctx: &mut Ctx<ProxiesMsg>) {
+        let other = self.members.get(&rejected.key).map(|member| member.applied.desired.uid.clone());
+        if let Some(other) = other.filter(|uid| *uid != rejected.uid) {
+            // The name was given to another object.
+            self.gone(&rejected.key, &other, ctx);
+        }
+        let same = |member: &&mut Member| member.applied.desired.uid == rejected.uid;
+        if let Some(member) = self.members.get_mut(&rejected.key).filter(same) {
+            member.rejected = Some(rejected.clone());
+            if matches!(member.life, Life::Up) {
+                member.proxy.rejected(rejected);
             }
-            // There is no good version to go on with: it is told on the object, and nothing else happens.
-            None => self.tell_invalid(&rejected, ctx.now().wall),
+            return;
+        }
+        // There is no good version to go on with: it is told on the object, once, and nothing else happens.
+        let told = self.invalid.get(&rejected.key).is_some_and(|told| {
+            (&told.uid, told.generation, &told.message) == (&rejected.uid, rejected.generation, &rejected.message)
+        });
+        if !told {
+            self.tell_invalid(&rejected, ctx.now().wall);
+            self.invalid.insert(rejected.key.clone(), rejected);
         }
     }
 
@@ -200,6 +232,7 @@ impl Proxies {
     fn gone(&mut self, key: &ProxyKey, uid: &Uid, ctx: &mut Ctx<ProxiesMsg>) {
         let Some(member) = self.members.get_mut(key).filter(|member| member.applied.desired.uid == *uid) else {
             // An object that was never valid may have had a status to be written.
+            self.invalid.retain(|_, rejected| rejected.uid != *uid);
             return self.wires.records.forget(uid);
         };
         match member.life {
@@ -214,6 +247,18 @@ impl Proxies {
 
     fn synced(&mut self, living: Vec<(ProxyKey, Uid)>, ctx: &mut Ctx<ProxiesMsg>) {
         self.wires.leases.synced(living.as_slice().into());
+        // Also what a predecessor of this actor knew, and this one never heard of.
+        let uids: Arc<HashSet<Uid>> = Arc::new(living.iter().map(|(_, uid)| uid.clone()).collect());
+        self.wires.probes.synced(uids.clone());
+        for entry in self.wires.directory.entries() {
+            for host in entry.hosts.values() {
+                host.keep_only(&uids);
+            }
+        }
+        for view in self.wires.board.all().iter().filter(|view| !uids.contains(&view.uid)) {
+            self.wires.board.remove(&view.key, &view.uid);
+        }
+        self.invalid.retain(|_, rejected| uids.contains(&rejected.uid));
         let living: HashSet<_> = living.into_iter().collect();
         let gone: Vec<_> = self
             .members
@@ -240,7 +285,8 @@ impl Proxies {
 
     fn forget(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         let Some(member) = self.members.remove(key) else { return };
-        self.timers.cancel(key);
+        self.timers.cancel(&Alarm::Wake(key.clone()));
+        self.timers.cancel(&Alarm::LetGo(key.clone()));
         // What is not running leaves the tree with this.
         ctx.stop_child(&child_id(key));
         self.take_back(&member);
@@ -272,12 +318,12 @@ impl Proxies {
         tracing::error!(proxy = %key, error = %why, "proxy is parked: its actor keeps crashing");
         member.life = Life::Parked;
         member.crashes.clear();
-        self.timers.arm_in(key.clone(), REVIVE_AFTER);
+        self.timers.arm_in(Alarm::Wake(key.clone()), REVIVE_AFTER);
         ctx.mark_parked(&child_id(key), "proxy");
         self.park(key, &why, ctx);
     }
 
-    fn park(&self, key: &ProxyKey, why: &str, ctx: &Ctx<ProxiesMsg>) {
+    fn park(&mut self, key: &ProxyKey, why: &str, ctx: &Ctx<ProxiesMsg>) {
         let Some(member) = self.members.get(key) else { return };
         let desired = &member.applied.desired;
         self.wires.leases.withdraw(&desired.key, &desired.uid, Absence::Unhealthy, Tell::nowhere());
@@ -304,15 +350,20 @@ impl Proxies {
 
     fn wake(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         if self.members.get(key).is_some_and(|member| matches!(member.life, Life::Parked)) {
-            self.timers.cancel(key);
+            self.timers.cancel(&Alarm::Wake(key.clone()));
+            self.timers.cancel(&Alarm::LetGo(key.clone()));
             tracing::info!(proxy = %key, "parked proxy is tried again");
             self.start(key, ctx);
         }
     }
 
     /// Completes the deletion of a parked Proxy whose instance was given up: tells what may be left, then lets go.
-    fn give_up(&self, key: &ProxyKey, ctx: &Ctx<ProxiesMsg>) {
-        let Some(member) = self.members.get(key) else { return };
+    fn give_up(&mut self, key: &ProxyKey, ctx: &Ctx<ProxiesMsg>) {
+        let Some(member) = self.members.get_mut(key) else { return };
+        // Told once: every further look at the object comes through here too.
+        if !member.applied.desired.finalizer || std::mem::replace(&mut member.given_up, true) {
+            return;
+        }
         let desired = &member.applied.desired;
         let recorded =
             self.wires.board.get(key).map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
@@ -334,6 +385,20 @@ impl Proxies {
         let told = ctx.tell(move |()| ProxiesMsg::GivenUp(key.clone(), uid.clone()));
         // An event that cannot be written is in the log as an error: the deletion goes on either way.
         self.wires.events.emit_acked(event, move |_written_or_logged| told.send(()));
+    }
+}
+
+impl Proxies {
+    /// Drops the finalizer of a parked Proxy whose instance was given up.
+    fn let_go(&self, key: &ProxyKey, uid: &Uid, ctx: &Ctx<ProxiesMsg>) {
+        let pair = (key.clone(), uid.clone());
+        let held = ctx.tell(move |()| ProxiesMsg::StillHeld(pair.0.clone(), pair.1.clone()));
+        self.wires.records.release(key, uid, move |released| {
+            if let Err(error) = released {
+                tracing::warn!(%error, "finalizer of a parked proxy not dropped; it is tried again");
+                held.send(());
+            }
+        });
     }
 }
 
@@ -392,7 +457,12 @@ impl Behavior for Proxies {
     type Args = Arc<Wires>;
 
     fn init(wires: Self::Args, ctx: &mut Ctx<ProxiesMsg>) -> Result<Self, InitError> {
-        Ok(Self { wires, members: HashMap::new(), timers: Timers::new(ctx.tell(ProxiesMsg::Timer)) })
+        Ok(Self {
+            wires,
+            members: HashMap::new(),
+            invalid: HashMap::new(),
+            timers: Timers::new(ctx.tell(ProxiesMsg::Timer)),
+        })
     }
 
     fn handle(&mut self, message: ProxiesMsg, ctx: &mut Ctx<ProxiesMsg>) {
@@ -415,16 +485,22 @@ impl Behavior for Proxies {
                     }
                 }
             }
-            ProxiesMsg::GivenUp(key, uid) => self.wires.records.release(&key, &uid, |released| {
-                if let Err(error) = released {
-                    tracing::warn!(%error, "finalizer of a parked proxy not dropped; the next change tries again");
-                }
-            }),
-            ProxiesMsg::Timer(fired) => {
-                if let Some(key) = self.timers.accept(fired) {
-                    self.wake(&key, ctx);
+            ProxiesMsg::GivenUp(key, uid) => self.let_go(&key, &uid, ctx),
+            ProxiesMsg::StillHeld(key, uid) => {
+                if self.members.get(&key).is_some_and(|member| member.applied.desired.uid == uid) {
+                    self.timers.arm_in(Alarm::LetGo(key), LET_GO_EVERY);
                 }
             }
+            ProxiesMsg::Timer(fired) => match self.timers.accept(fired) {
+                Some(Alarm::Wake(key)) => self.wake(&key, ctx),
+                Some(Alarm::LetGo(key)) => {
+                    let parked = self.members.get(&key).filter(|member| matches!(member.life, Life::Parked));
+                    if let Some(uid) = parked.map(|member| member.applied.desired.uid.clone()) {
+                        self.let_go(&key, &uid, ctx);
+                    }
+                }
+                None => {}
+            },
         }
     }
 

@@ -126,7 +126,8 @@ enum ProxyMsg {
     Outcome(Box<OpOutcome>),
     /// What the list of the host shows.
     Seen(Box<Sighting>),
-    Probed(Box<Probed>),
+    /// A probe of what was tracked at that number ended.
+    Probed(u64, Box<Probed>),
     /// So many leases are out.
     LeasesLeft(u32),
     /// The Warning about what is given up was written, or not.
@@ -166,7 +167,11 @@ struct Out {
     offered: Option<Offer>,
     announced: Option<Announcement>,
     withdrawn: Option<Absence>,
-    cordoned: bool,
+    /// Nothing until something was told: a predecessor may have left a cordon.
+    cordoned: Option<bool>,
+    /// Counts what the probe pool was told: verdicts on anything older are dropped. 0: nothing was told, and a
+    /// predecessor may be tracked.
+    track: u64,
     /// The host that runs an operation for us.
     working_on: Option<HostHandle>,
 }
@@ -350,7 +355,6 @@ impl Proxy {
 
     fn serve(&mut self, plan: &Plan, ctx: &Ctx<ProxyMsg>) {
         let (key, uid) = (self.desired.key.clone(), self.desired.uid.clone());
-        let left = || ctx.tell(ProxyMsg::LeasesLeft);
         match &plan.serving {
             Serving::AsBefore => {}
             Serving::Offer(route) => {
@@ -365,6 +369,17 @@ impl Proxy {
                     exit_ip: plan.status.exit_ip.clone(),
                 };
                 if self.out.offered.as_ref() != Some(&offer) {
+                    if plan.cordoned && self.out.offered.is_none() {
+                        // The cordon stands before the offer does, or a lease could be granted in between.
+                        self.wires.leases.announce(Announcement {
+                            key: key.clone(),
+                            uid: uid.clone(),
+                            attributes: self.attributes.clone(),
+                            capacity: self.desired.max_leases,
+                            absence: Absence::Provisioning,
+                        });
+                        self.cordon(true, ctx);
+                    }
                     self.wires.leases.offer(offer.clone());
                     self.out.offered = Some(offer);
                     self.out.withdrawn = None;
@@ -392,22 +407,27 @@ impl Proxy {
                 }
                 if self.out.offered.take().is_some() || self.out.withdrawn != Some(absence) {
                     tracing::debug!(proxy = %key, %reason, "not on offer");
-                    self.wires.leases.withdraw(&key, &uid, absence, left());
+                    self.wires.leases.withdraw(&key, &uid, absence, ctx.tell(ProxyMsg::LeasesLeft));
                     self.out.withdrawn = Some(absence);
                 }
             }
         }
-        if plan.cordoned != self.out.cordoned {
-            self.out.cordoned = plan.cordoned;
-            let cordon = plan.cordoned.then_some(Cordon { drain_by: None });
-            self.wires.leases.cordon(&key, &uid, cordon, left());
+        if self.out.cordoned != Some(plan.cordoned) {
+            self.cordon(plan.cordoned, ctx);
         }
+    }
+
+    fn cordon(&mut self, cordoned: bool, ctx: &Ctx<ProxyMsg>) {
+        let cordon = cordoned.then_some(Cordon { drain_by: None });
+        let left = ctx.tell(ProxyMsg::LeasesLeft);
+        self.wires.leases.cordon(&self.desired.key, &self.desired.uid, cordon, left);
+        self.out.cordoned = Some(cordoned);
     }
 
     fn track(&mut self, plan: &Plan, ctx: &Ctx<ProxyMsg>) {
         let wanted = plan.track.clone().map(|track| (track, self.desired.check.clone()));
         let same = match (&self.out.tracked, &wanted) {
-            (None, None) => true,
+            (None, None) => self.out.track > 0,
             // That it was presumed healthy mattered for the first probe only.
             (Some((old, check)), Some((new, wanted))) => old.route == new.route && check == wanted,
             (Some(_), None) | (None, Some(_)) => false,
@@ -415,6 +435,8 @@ impl Proxy {
         if same {
             return;
         }
+        self.out.track += 1;
+        let number = self.out.track;
         match (&wanted, self.domain()) {
             (Some((track, check)), Some(domain)) => self.wires.probes.track(Track {
                 key: self.desired.key.clone(),
@@ -424,7 +446,7 @@ impl Proxy {
                 credentials: track.route.credentials.clone(),
                 check: check.clone(),
                 trusted: track.presumed,
-                tell: ctx.tell(|probed| ProxyMsg::Probed(Box::new(probed))),
+                tell: ctx.tell(move |probed| ProxyMsg::Probed(number, Box::new(probed))),
             }),
             (Some(_) | None, _) => self.wires.probes.untrack(&self.desired.uid),
         }
@@ -583,7 +605,8 @@ impl Behavior for Proxy {
                 // A host that cannot be listed says nothing: the Proxy keeps what it knows.
                 Sighting::Unread(_) => {}
             },
-            ProxyMsg::Probed(probed) => self.seen.on_probed(*probed, now),
+            ProxyMsg::Probed(number, probed) if number == self.out.track => self.seen.on_probed(*probed, now),
+            ProxyMsg::Probed(..) => return,
             ProxyMsg::LeasesLeft(leases) => self.seen.on_leases_left(leases),
             ProxyMsg::GivenUp(outcome) => self.seen.on_given_up(outcome, now),
             ProxyMsg::Released(outcome) => self.seen.on_released(outcome, now),

@@ -3,10 +3,16 @@
 //! Owns what is still to be written: finalizers first, statuses conflated by uid (the latest wins), so many writes at
 //! once and no more. Spoken to by proxy and provider actors. Writes only under a current claim; a write that fails is
 //! tried again with backoff, and its place is the memory it takes: one status a Proxy.
+//!
+//! What is wanted stands in a table beside the actor ([`Wanted`]) until it is written, and a message only says where to
+//! look: a writer that restarts begins with what the table holds, and nobody has to know what of theirs was lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+use dashmap::DashMap;
 
 use crate::domain::backoff::Backoff;
 use crate::domain::error::{Class, OpError};
@@ -38,16 +44,22 @@ fn lost() -> Written {
 
 /// The verbs of the writer.
 #[derive(Debug, Clone)]
-pub struct RecordsHandle(Ref<RecordsMsg>);
+pub struct RecordsHandle {
+    to: Ref<RecordsMsg>,
+    wanted: Wanted,
+    /// Tells what was wanted from what was wanted since: never the same twice, also for a slot that was empty between.
+    versions: Arc<AtomicU64>,
+}
 
 impl RecordsHandle {
     #[expect(clippy::new_without_default, reason = "a handle is made once, for its actor")]
     pub fn new() -> Self {
-        Self(Ref::new("records"))
+        Self { to: Ref::new("records"), wanted: Wanted::default(), versions: Arc::default() }
     }
 
     pub fn spec(&self, records: Arc<dyn Records>, claim: Claim) -> ChildSpec {
-        ChildSpec::of::<Writer>("records", &self.0, move || (records.clone(), claim.clone()))
+        let wanted = self.wanted.clone();
+        ChildSpec::of::<Writer>("records", &self.to, move || (records.clone(), claim.clone(), wanted.clone()))
     }
 
     /// Sets the finalizer and the host.
@@ -72,25 +84,39 @@ impl RecordsHandle {
 
     fn urgent(&self, key: &ProxyKey, uid: &Uid, change: Change, done: impl FnOnce(Written) + Send + 'static) {
         let reply = Reply::new(done, lost);
-        self.0.cast_or_drop(RecordsMsg::Urgent(Box::new(Urgent { key: key.clone(), uid: uid.clone(), change, reply })));
+        self.to.cast_or_drop(RecordsMsg::Urgent(Box::new(Urgent {
+            key: key.clone(),
+            uid: uid.clone(),
+            change,
+            reply,
+        })));
     }
 
     /// Writes the status, or a later one of the same uid instead.
     pub fn status(&self, key: &ProxyKey, uid: &Uid, status: Status) {
-        self.0.cast_or_drop(RecordsMsg::Status(key.clone(), uid.clone(), Box::new(status)));
+        self.want(Slot::Proxy(uid.clone()), Content::Status(key.clone(), uid.clone(), Box::new(status)));
     }
 
     /// The object is gone: what was still to be written of it is void.
     pub fn forget(&self, uid: &Uid) {
-        self.0.cast_or_drop(RecordsMsg::Forget(uid.clone()));
+        let slot = Slot::Proxy(uid.clone());
+        if self.wanted.remove(&slot).is_some() {
+            self.to.cast_or_drop(RecordsMsg::Forget(slot));
+        }
     }
 
     pub fn provider_health(&self, health: ProviderHealth) {
-        self.0.cast_or_drop(RecordsMsg::Health(Box::new(health)));
+        self.want(Slot::Provider(health.entry.clone()), Content::Health(Box::new(health)));
     }
 
     pub fn remove_provider_health(&self, entry: &ProviderName) {
-        self.0.cast_or_drop(RecordsMsg::RemoveHealth(entry.clone()));
+        self.want(Slot::Provider(entry.clone()), Content::NoHealth(entry.clone()));
+    }
+
+    fn want(&self, slot: Slot, content: Content) {
+        let version = self.versions.fetch_add(1, Relaxed);
+        self.wanted.insert(slot.clone(), Want { content, version });
+        self.to.cast_or_drop(RecordsMsg::Wanted(slot));
     }
 }
 
@@ -123,17 +149,23 @@ enum Content {
     NoHealth(ProviderName),
 }
 
+/// The latest that is wanted under each slot and not written yet.
+type Wanted = Arc<DashMap<Slot, Want>>;
+
+#[derive(Debug)]
+struct Want {
+    content: Content,
+    version: u64,
+}
+
 #[derive(Debug)]
 enum RecordsMsg {
     /// A finalizer or annotation, answered.
     Urgent(Box<Urgent>),
-    /// The latest status of a Proxy.
-    Status(ProxyKey, Uid, Box<Status>),
-    /// Nothing of this uid is to be written any more.
-    Forget(Uid),
-    /// The latest health of a provider entry.
-    Health(Box<ProviderHealth>),
-    RemoveHealth(ProviderName),
+    /// Something new is wanted here.
+    Wanted(Slot),
+    /// Nothing is to be written here any more.
+    Forget(Slot),
     /// An urgent write ended.
     UrgentEnded,
     /// A conflated write ended.
@@ -142,14 +174,11 @@ enum RecordsMsg {
     Timer(Fired<Slot>),
 }
 
-crate::named!(RecordsMsg: Urgent, Status, Forget, Health, RemoveHealth, UrgentEnded, Ended, Timer);
+crate::named!(RecordsMsg: Urgent, Wanted, Forget, UrgentEnded, Ended, Timer);
 
-/// What is to be written under one slot, until it is.
+/// How the writing under one slot goes, until it is done.
 #[derive(Debug)]
 struct Pending {
-    content: Content,
-    /// Grows when newer content comes in.
-    version: u64,
     writing: Option<u64>,
     backoff: Backoff,
 }
@@ -157,6 +186,7 @@ struct Pending {
 struct Writer {
     records: Arc<dyn Records>,
     claim: Claim,
+    wanted: Wanted,
     urgent: VecDeque<Box<Urgent>>,
     pending: HashMap<Slot, Pending>,
     due: VecDeque<Slot>,
@@ -166,13 +196,11 @@ struct Writer {
 }
 
 impl Writer {
-    fn put(&mut self, slot: Slot, content: Content) {
-        if let Some(pending) = self.pending.get_mut(&slot) {
-            pending.content = content;
-            pending.version += 1;
-        } else {
+    /// Writes it soon, unless that is under way: then the latest is taken, or the end finds a newer version.
+    fn want(&mut self, slot: Slot) {
+        if !self.pending.contains_key(&slot) {
             let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-            self.pending.insert(slot.clone(), Pending { content, version: 0, writing: None, backoff });
+            self.pending.insert(slot.clone(), Pending { writing: None, backoff });
             self.timers.arm_in(slot, SETTLE);
         }
     }
@@ -236,8 +264,12 @@ impl Writer {
             self.timers.arm_in(slot, Duration::from_secs(1));
             return;
         }
-        pending.writing = Some(pending.version);
-        let (records, content) = (self.records.clone(), pending.content.clone());
+        let Some((version, content)) = self.wanted.get(&slot).map(|want| (want.version, want.content.clone())) else {
+            self.pending.remove(&slot);
+            return;
+        };
+        pending.writing = Some(version);
+        let records = self.records.clone();
         let kind = content.kind();
         let call = async move {
             match content {
@@ -252,17 +284,20 @@ impl Writer {
 
     fn ended(&mut self, slot: Slot, done: Done<Written>) {
         let Some(pending) = self.pending.get_mut(&slot) else { return };
-        let written_version = pending.writing.take();
+        let version = pending.writing.take();
         match written(done) {
-            Ok(()) if written_version == Some(pending.version) => {
-                self.pending.remove(&slot);
-            }
             Ok(()) => {
                 pending.backoff.reset();
-                self.due.push_back(slot);
+                self.wanted.remove_if(&slot, |_, want| Some(want.version) == version);
+                if self.wanted.contains_key(&slot) {
+                    self.due.push_back(slot);
+                } else {
+                    self.pending.remove(&slot);
+                }
             }
             // The object is gone, and there is nobody to tell.
             Err(error) if error.class == Class::NotFound => {
+                self.wanted.remove(&slot);
                 self.pending.remove(&slot);
             }
             Err(error) => {
@@ -295,36 +330,37 @@ fn written(done: Done<Written>) -> Written {
 impl Behavior for Writer {
     const KIND: &'static str = "records";
     type Msg = RecordsMsg;
-    type Args = (Arc<dyn Records>, Claim);
+    type Args = (Arc<dyn Records>, Claim, Wanted);
 
-    fn init((records, claim): Self::Args, ctx: &mut Ctx<RecordsMsg>) -> Result<Self, InitError> {
-        Ok(Self {
+    fn init((records, claim, wanted): Self::Args, ctx: &mut Ctx<RecordsMsg>) -> Result<Self, InitError> {
+        let left: Vec<_> = wanted.iter().map(|want| want.key().clone()).collect();
+        let mut writer = Self {
             records,
             claim,
+            wanted,
             urgent: VecDeque::new(),
             pending: HashMap::new(),
             due: VecDeque::new(),
             at_work: 0,
             next: 0,
             timers: Timers::new(ctx.tell(RecordsMsg::Timer)),
-        })
+        };
+        for slot in left {
+            writer.want(slot);
+        }
+        Ok(writer)
     }
 
     fn handle(&mut self, message: RecordsMsg, ctx: &mut Ctx<RecordsMsg>) {
         match message {
             RecordsMsg::Urgent(urgent) => self.urgent.push_back(urgent),
-            RecordsMsg::Status(key, uid, status) => {
-                self.put(Slot::Proxy(uid.clone()), Content::Status(key, uid, status));
-            }
-            RecordsMsg::Forget(uid) => {
-                let slot = Slot::Proxy(uid);
+            RecordsMsg::Wanted(slot) => self.want(slot),
+            // Unless it is wanted again.
+            RecordsMsg::Forget(slot) if !self.wanted.contains_key(&slot) => {
                 self.timers.cancel(&slot);
                 self.pending.remove(&slot);
             }
-            RecordsMsg::Health(health) => {
-                self.put(Slot::Provider(health.entry.clone()), Content::Health(health));
-            }
-            RecordsMsg::RemoveHealth(entry) => self.put(Slot::Provider(entry.clone()), Content::NoHealth(entry)),
+            RecordsMsg::Forget(_) => {}
             RecordsMsg::UrgentEnded => self.at_work = self.at_work.saturating_sub(1),
             RecordsMsg::Ended(slot, done) => {
                 self.at_work = self.at_work.saturating_sub(1);

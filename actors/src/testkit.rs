@@ -6,6 +6,13 @@ use std::time::Duration;
 pub mod conformance;
 pub mod world;
 
+pub mod wishes;
+
+pub mod backend;
+pub mod network;
+pub mod store;
+pub mod told;
+
 /// Long enough for a busy machine: only a failing test waits for it.
 pub const EVENTUALLY: Duration = Duration::from_secs(20);
 

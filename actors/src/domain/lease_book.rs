@@ -88,10 +88,10 @@ impl LeaseBook {
     /// `random` makes the ids of leases: who can guess them can release them.
     pub fn new(terms: Terms, now: Now, random: impl FnMut() -> u128 + Send + 'static) -> Self {
         Self {
+            stock: Stock::counting_from(terms.counted),
             terms,
             random: Box::new(random),
             time: now.mono,
-            stock: Stock::default(),
             register: Register::default(),
             cooling: Cooling::default(),
             expired: Vec::new(),

@@ -32,6 +32,14 @@ struct Waiting<J> {
     job: J,
 }
 
+impl<J> Waiting<J> {
+    /// Enough of its time is left. What waited for longer would be cut in its middle: a call that the backend has begun
+    /// for nothing, and for a mutation an effect that nobody saw.
+    fn is_in_time(&self, now: Instant) -> bool {
+        self.deadline.saturating_duration_since(now) * 4 > self.deadline.saturating_duration_since(self.since)
+    }
+}
+
 #[derive(Debug)]
 struct Running {
     uid: Uid,
@@ -115,7 +123,7 @@ impl<J> Admission<J> {
             let free = |key: &&(CallKind, OpNumber), waiting: &Waiting<J>| {
                 !(key.0.mutates() && self.running.values().any(|r| r.kind.mutates() && r.uid == waiting.uid))
             };
-            let Some(key) = self.waiting.iter().find(|(key, w)| w.deadline > now && free(key, w)).map(|(key, _)| *key)
+            let Some(key) = self.waiting.iter().find(|(key, w)| w.is_in_time(now) && free(key, w)).map(|(key, _)| *key)
             else {
                 break;
             };

@@ -235,3 +235,6 @@ impl Schedule {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,8 @@ use crate::domain::instance::Credentials;
 pub struct Terms {
     /// The transition count of the claim: the upper half of every generation.
     pub epoch: u32,
+    /// The lower half of every generation is above this: the highest that an earlier book of the same epoch has given.
+    pub counted: u64,
     pub max_ttl: Duration,
     /// The first cooldown of a (proxy, target) pair; each repeat doubles it. Zero turns cooldowns off.
     pub cooldown: Duration,
@@ -34,6 +36,7 @@ impl Terms {
     pub fn new(epoch: u32, max_ttl: Duration, cooldown: Duration) -> Self {
         Self {
             epoch,
+            counted: 0,
             max_ttl,
             cooldown,
             cooldown_cap: cooldown.saturating_mul(16),

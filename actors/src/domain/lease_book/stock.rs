@@ -96,6 +96,10 @@ pub(super) struct Stock {
 // --- who is there ----------------------------------------------------------------------------------------------------
 
 impl Stock {
+    pub(super) fn counting_from(counted: u64) -> Self {
+        Self { counter_floor: counted, ..Self::default() }
+    }
+
     pub(super) fn get(&self, slot: usize) -> &Proxy {
         &self.proxies[slot]
     }

@@ -1,26 +1,8 @@
-//! The life of Proxies in a whole operator on scripted ports, under a paused clock.
+//! The usual life of a Proxy.
 
-use std::time::Duration;
+use egress_actors::testkit::world::{World, any, external, managed};
 
-use egress_actors::domain::desired::Attributes;
-use egress_actors::domain::lease_book::Ask;
-use egress_actors::domain::status::Phase;
-use egress_actors::testkit::world::{World, external, managed};
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn any() -> Ask {
-    Ask {
-        selectors: vec![Attributes::new()],
-        target: None,
-        ttl: Duration::from_secs(300),
-        owner: None,
-        token: "default".into(),
-        exclude: Vec::new(),
-        count: 1,
-        partial: false,
-    }
-}
+use crate::MINUTE;
 
 #[tokio::test(start_paused = true)]
 async fn a_managed_proxy_goes_from_manifest_to_lease_to_gone() {
@@ -51,18 +33,4 @@ async fn an_external_proxy_is_probed_and_leased_and_never_made_or_deleted() {
     world.eventually("the object is gone", MINUTE, |world| world.store.is_empty()).await;
     world.eventually("nothing is leased", MINUTE, |world| world.handles.board.is_empty()).await;
     assert_eq!(world.host("hv1").all_calls("delete"), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_fleet_in_which_nothing_changes_writes_nothing() {
-    let world = World::start();
-    for n in 0..20 {
-        world.store.apply(managed(&format!("px-{n}"), "lab"));
-    }
-    world.eventually("all Ready", MINUTE, |world| world.store.count_in(Phase::Ready) == 20).await;
-    let before = (world.store.writes("status"), world.store.writes("finalizer"));
-    assert_eq!(before.1, 20);
-    assert!(before.0 <= 40, "{} statuses for 20 proxies", before.0);
-    tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert_eq!((world.store.writes("status"), world.store.writes("finalizer")), before);
 }

@@ -136,3 +136,6 @@ impl<J> Admission<J> {
         effects
     }
 }
+
+#[cfg(test)]
+mod tests;

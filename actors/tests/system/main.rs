@@ -92,3 +92,14 @@ async fn all_is_well(world: &World, names: &[&str]) {
 fn tasks() -> usize {
     tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
+
+/// Places in the tree and tasks, once nothing is under way.
+async fn at_rest(world: &World) -> (usize, usize) {
+    // An operation, a write or a probe may be under way at any moment: the smallest of several readings has none.
+    let mut least = (usize::MAX, usize::MAX);
+    for _ in 0..40 {
+        pass(SECOND / 3).await;
+        least = (least.0.min(world.handles.env.registry.len()), least.1.min(tasks()));
+    }
+    least
+}

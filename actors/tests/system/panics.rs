@@ -9,7 +9,7 @@ use egress_actors::kit::{CallError, tree};
 use egress_actors::proxy::Deadlines;
 use egress_actors::testkit::world::{Mood, Plan, World, any, managed, on, only};
 
-use crate::{MINUTE, SECOND, all_is_well, fleet, lease, pass, release};
+use crate::{MINUTE, SECOND, all_is_well, at_rest, fleet, lease, pass, release};
 
 const FLEET: [&str; 4] =
     ["/operator/fleet/leases", "/operator/fleet/probes", "/operator/fleet/proxies", "/operator/fleet/watch"];
@@ -95,7 +95,7 @@ async fn what_went_while_the_index_was_down_is_forgotten_everywhere() {
     fleet(&world, &NAMES).await;
     world.store.apply(egress_actors::testkit::world::external("bought", "seller.example"));
     world.ready("bought").await;
-    let size = world.handles.env.registry.len();
+    let before = at_rest(&world).await;
     // The panic takes the message about its end along.
     world.curse(FLEET[2], 1);
     world.store.delete("bought");
@@ -106,7 +106,7 @@ async fn what_went_while_the_index_was_down_is_forgotten_everywhere() {
     assert_eq!(world.prober.looks("seller.example").len(), probes, "it is not probed any more");
     assert_eq!(world.handles.board.len(), NAMES.len());
     assert!(!world.handles.leases.proxies().await.unwrap().keys().any(|key| key.name() == "bought"));
-    assert_eq!(world.handles.env.registry.len(), size - 1);
+    assert_eq!(at_rest(&world).await.0, before.0 - 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,4 +279,18 @@ async fn a_backend_that_panics_fails_its_operation_and_not_its_host() {
     world.host("hv1").set(Mood::Works(SECOND));
     world.ready("px-1").await;
     assert_eq!(world.host("hv1").instances().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_crashes_as_it_is_deleted_is_not_probed_for_its_predecessor() {
+    let world = World::start();
+    fleet(&world, &["px-1"]).await;
+    world.host("hv1").set_for("delete", Mood::Hangs);
+    world.curse("/operator/fleet/proxies/proxy/crawl/px-1", 1);
+    world.store.delete("px-1");
+    pass(MINUTE).await;
+    assert_eq!(world.restarts("/operator/fleet/proxies/proxy/crawl/px-1"), Some(0), "a new actor, not a restarted one");
+    let probes = world.prober.probes();
+    pass(5 * MINUTE).await;
+    assert_eq!(world.prober.probes(), probes);
 }

@@ -147,3 +147,15 @@ async fn capacity_is_kept_and_a_place_that_comes_free_is_used() {
         .await;
     assert!(world.host("hv1").instances().len() <= 2 && world.host("hv2").instances().len() <= 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_configured_is_unknown_before_it_was_opened_also_if_that_is_nothing() {
+    for entries in [vec![("lab", vec![("hv1", None)])], vec![]] {
+        let world = World::start_with(&Plan { entries, ..Plan::default() });
+        assert!(!world.handles.directory.is_known());
+        world.store.apply(managed("px-1", "other"));
+        world.eventually("it is told", MINUTE, |world| world.store.phase("px-1") == Some(Phase::Failed)).await;
+        assert!(world.handles.directory.is_known());
+        assert_eq!(ready_of(&world, "px-1").0, Reason::ProviderNotConfigured);
+    }
+}

@@ -9,7 +9,7 @@ use egress_actors::domain::plan::Settings;
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::{ConditionType, Phase, Truth};
 use egress_actors::ports::Severity;
-use egress_actors::testkit::world::{Mood, Path, Plan, World, any};
+use egress_actors::testkit::world::{Mood, Path, Plan, World, any, managed};
 
 use crate::{HOUR, MINUTE, SECOND, fleet, is_on_offer, lease, pass, ready_of, release};
 
@@ -179,7 +179,7 @@ async fn an_instance_that_is_lost_right_after_it_was_made_is_seen_by_the_lists_a
     let world = World::start();
     // Its probes swallow time and never fail: only the list can tell.
     world.prober.set("px-1.hv1", Path::Hangs);
-    world.store.apply(egress_actors::testkit::world::managed("px-1", "lab"));
+    world.store.apply(managed("px-1", "lab"));
     world.eventually("it is made", MINUTE, |world| world.host("hv1").instances().len() == 1).await;
     world.host("hv1").lose("px-1");
     world.eventually("it is made anew", 2 * MINUTE, |world| world.host("hv1").calls("create", "px-1") == 2).await;
@@ -224,7 +224,7 @@ async fn a_paused_proxy_is_not_replaced() {
 async fn an_instance_that_stops_again_and_again_is_made_anew_later_and_later() {
     let world = World::start();
     world.prober.set("px-1.hv1", Path::Fails(Blame::Proxy, Reason::ProxyTimeout));
-    world.store.apply(egress_actors::testkit::world::managed("px-1", "lab"));
+    world.store.apply(managed("px-1", "lab"));
     for _ in 0..360 {
         if world.host("hv1").instances().len() == 1 {
             world.host("hv1").touch("px-1", |instance| instance.state = InstanceState::Stopped);
@@ -233,4 +233,45 @@ async fn an_instance_that_stops_again_and_again_is_made_anew_later_and_later() {
     }
     let creates = world.host("hv1").calls("create", "px-1");
     assert!((5..=45).contains(&creates), "{creates} creates in an hour");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_on_the_old_address_is_none_on_the_new_one() {
+    let life = Settings { list_interval: SECOND, ..Settings::default() };
+    let world = World::start_with(&Plan { life, workers: 512, ..Plan::default() });
+    let names: Vec<_> = (0..200).map(|n| format!("px-{n}")).collect();
+    for name in &names {
+        let mut wish = managed(name, "lab");
+        (wish.check.interval, wish.check.timeout) = (SECOND, SECOND);
+        world.store.apply(wish);
+    }
+    world.eventually("all Ready", MINUTE, |world| world.store.count_in(Phase::Ready) == 200).await;
+    world.prober.set(".moved", Path::Swallows);
+    let move_to = |suffix: &str| {
+        for name in &names {
+            world.host("hv1").touch(name, |instance| {
+                let endpoint = instance.endpoint.as_mut().expect("it has an address");
+                endpoint.host = format!("{name}.{suffix}").into();
+            });
+        }
+    };
+    // So many that somewhere a probe of the old address ends in the very moment in which the list tells the new one.
+    for _ in 0..10 {
+        move_to("moved");
+        for _ in 0..15 {
+            pass(SECOND / 10).await;
+            while let Ok(leases) = world.lease(any()).await {
+                assert!(!leases[0].proxy.endpoint.host.ends_with(".moved"), "offered unseen: {:?}", leases[0].proxy);
+            }
+            for held in world.handles.leases.list("default".into(), None).await.unwrap() {
+                release(&world, &held).await;
+            }
+        }
+        move_to("hv1");
+        world
+            .eventually("all are back", 2 * MINUTE, |world| {
+                world.handles.board.all().iter().all(|view| view.status.is_ready())
+            })
+            .await;
+    }
 }

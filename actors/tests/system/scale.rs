@@ -3,23 +3,12 @@
 use egress_actors::domain::status::Phase;
 use egress_actors::testkit::world::{Plan, World, external, managed};
 
-use crate::{HOUR, MINUTE, SECOND, all_is_well, fleet, pass, tasks};
+use crate::{HOUR, MINUTE, all_is_well, at_rest, fleet, pass};
 
 const MANY: usize = 1000;
 
 fn depths(world: &World) -> usize {
     world.handles.env.registry.all().iter().map(|stat| stat.depth()).sum()
-}
-
-/// Places in the tree and tasks, once nothing is under way.
-async fn at_rest(world: &World) -> (usize, usize) {
-    // An operation, a write or a probe may be under way at any moment: the smallest of several readings has none.
-    let mut least = (usize::MAX, usize::MAX);
-    for _ in 0..40 {
-        pass(SECOND / 3).await;
-        least = (least.0.min(world.handles.env.registry.len()), least.1.min(tasks()));
-    }
-    least
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,6 +24,7 @@ use egress_actors::kit::{Env, Exit};
 use egress_actors::operator::{Handles, Operator, OperatorSettings, Ports};
 use egress_actors::proxy::Deadlines;
 
+use crate::args::LogFilter;
 use crate::config::{Config, ConfigError, Mode};
 use crate::dns::Dns;
 use crate::echo;
@@ -198,7 +199,7 @@ async fn servers(
             metrics: Arc::new(move || exporter.render()),
             reload: Arc::new(move || Box::pin(asked.clone().now())),
             set_log_level: Arc::new(move |text| {
-                let filter = text.parse()?;
+                let filter = text.parse::<LogFilter>()?;
                 level.set(filter).map_err(|error| error.to_string())
             }),
             problems: Arc::new(move || watched.problems().into_iter().map(problem).collect()),

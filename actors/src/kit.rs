@@ -48,7 +48,9 @@
 //!     type Msg = CounterMsg;
 //!     type Args = u32;
 //!
-//!     fn init(first: u32, _: &mut Ctx<CounterMsg>) -> Result<Self, InitError> {
+//!     fn init(first: u32, ctx: &mut Ctx<CounterMsg>) -> Result<Self, InitError> {
+//!         ctx.cast_self(CounterMsg::Add(2));
+//!         ctx.cast_self(CounterMsg::Enough);
 //!         Ok(Self(first))
 //!     }
 //!
@@ -65,8 +67,8 @@
 //! let env = Env::new(Clock::System);
 //! let counter = Ref::new("counter");
 //! let mut root = Root::start(&env, ChildSpec::of::<Counter>("counter", &counter, || 1));
-//! counter.cast_or_drop(CounterMsg::Add(2));
-//! counter.cast_or_drop(CounterMsg::Enough);
+//! // Starting does not wait: until the counter is up, a cast hands its message back.
+//! assert!(counter.cast(CounterMsg::Add(3)).is_err());
 //! assert_eq!(root.ended().await, egress_actors::kit::Exit::Normal);
 //! # });
 //! ```

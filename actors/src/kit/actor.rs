@@ -347,7 +347,8 @@ impl fmt::Debug for Root {
 
 impl Root {
     /// Starts a tree whose root is described by `spec`. The root is not restarted, its end is the end of the tree; the
-    /// restart type and the limit in `spec` do not count. Dropping this does not end the tree.
+    /// restart type and the limit in `spec` do not count. Returns at once, before the references of the tree are filled.
+    /// Dropping this does not end the tree.
     pub fn start(env: &Arc<Env>, spec: ChildSpec) -> Self {
         let (told, ended) = oneshot::channel();
         let stat = env.registry.anchor(Anchor::KIND, <() as Named>::NAMES);

@@ -120,6 +120,35 @@ async fn a_parked_child_is_told_stays_visible_and_can_be_woken_or_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_place_can_be_marked_as_parked_where_nobody_runs() {
+    let log = Log::default();
+    let (a, a_spec) = leaf(&log, "a");
+    let scene = Scene::of::<ONE>(&log, [a_spec]).await;
+    let status = |path: &str| scene.env.registry.get(path).map(|stat| stat.status().as_str());
+    scene
+        .have(|ctx| {
+            ctx.mark_parked(&"a".into(), "puppet");
+            ctx.mark_parked(&"b".into(), "puppet");
+            ctx.mark_parked(&"c".into(), "puppet");
+        })
+        .await;
+    assert_eq!((status("/top/a"), status("/top/b")), (Some("running"), Some("parked")), "a runs and is no mark");
+    assert!(a.is_up());
+    let (b, b_spec) = leaf(&log, "b");
+    scene.have(move |ctx| assert!(ctx.start(b_spec))).await;
+    let seen = Arc::new(Mutex::new(None));
+    let (out, env) = (seen.clone(), scene.env.clone());
+    tell(&b, Msg::run(move |_| *out.lock().unwrap() = env.registry.get("/top/b").unwrap().current())).await;
+    assert_eq!(seen.lock().unwrap().map(|(message, _)| message), Some("Do"), "it shows what it does");
+    scene.have(|ctx| ctx.stop_child(&"c".into())).await;
+    assert_eq!(scene.paths(), ["/top", "/top/a", "/top/b"]);
+    scene.have(|ctx| ctx.mark_parked(&"d".into(), "puppet")).await;
+    scene.top.kill();
+    settle().await;
+    assert_eq!(scene.paths(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_id_is_taken_until_its_child_has_ended() {
     let log = Log::default();
     let (_a, spec) = leaf(&log, "a");

@@ -11,7 +11,7 @@ demo: ## Builds, makes 3 Squids, leases one, crawls through it; then keeps servi
 test: ## All tests, on real parts
 	@scripts/test.sh
 
-lint: ## Format, clippy, docs of the code
+lint: ## Format, clippy
 	@scripts/lint.sh
 
 build: ## The release binary
@@ -26,10 +26,10 @@ bench: ## Criterion: lease book, plan, kit
 	@scripts/setup.sh && cargo bench --locked -p egress-actors
 
 bench-probes: ## Probes a second through one Squid, beside a bare loop; memory of an idle Proxy
-	@scripts/setup.sh && cargo bench --locked --features testkit --bench probes
+	@scripts/setup.sh && cargo bench --locked --workspace --bench probes
 
 bench-isolation: ## What a stalled host costs the others
-	@scripts/setup.sh && cargo bench --locked --features testkit --bench isolation
+	@scripts/setup.sh && cargo bench --locked --workspace --bench isolation
 
 clean: ## Removes what demo and run-dev left (not the build)
 	rm -rf .demo

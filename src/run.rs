@@ -1,7 +1,7 @@
 //! From a validated configuration to a running tree, and back down in order.
 //!
 //! Owns the runtimes and the order of starting: state, adapters, actors, listeners. Everything that runs afterwards is a
-//! child in the tree. Three kinds of work have runtimes of their own: `edge` has the election, the admin endpoint and the
+//! child in the tree. There are two runtimes, `main` and `edge`: `edge` has the election, the admin endpoint and the
 //! health answers, which read shared cells only, so that they answer while every worker of the main one is busy.
 
 mod open;

@@ -215,15 +215,8 @@ impl Proxies {
             since: now,
         };
         let status = Status {
-            phase: Phase::Failed,
-            observed_generation: rejected.generation,
-            provider_id: None,
-            address: None,
-            endpoint: None,
-            exit_ip: None,
-            last_probe: None,
-            recreated: None,
             conditions: vec![condition(ConditionType::Ready, Truth::False)],
+            ..Status::blank(Phase::Failed, rejected.generation)
         };
         tracing::warn!(proxy = %rejected.key, error = %rejected.message, "proxy is not valid");
         self.wires.records.status(&rejected.key, &rejected.uid, status);
@@ -420,17 +413,7 @@ fn parked_status(before: Option<&Status>, generation: i64, deleting: bool, why: 
     } else {
         format!("the operator keeps failing on this Proxy ({why}); any change of it makes it try again")
     };
-    let mut status = before.cloned().unwrap_or(Status {
-        phase: Phase::Failed,
-        observed_generation: generation,
-        provider_id: None,
-        address: None,
-        endpoint: None,
-        exit_ip: None,
-        last_probe: None,
-        recreated: None,
-        conditions: Vec::new(),
-    });
+    let mut status = before.cloned().unwrap_or_else(|| Status::blank(Phase::Failed, generation));
     status.phase = if deleting { Phase::Deleting } else { Phase::Failed };
     status.observed_generation = generation;
     status.conditions.retain(|condition| condition.kind != ConditionType::Ready);

@@ -313,7 +313,7 @@ impl Content {
     const fn kind(&self) -> &'static str {
         match self {
             Self::Status(..) => "status",
-            Self::Health(_) | Self::NoHealth(_) => "providerhealth",
+            Self::Health(_) | Self::NoHealth(_) => "provider_health",
         }
     }
 }

@@ -114,6 +114,21 @@ pub struct Status {
 }
 
 impl Status {
+    /// Of an object of which nothing is known yet but that it is in this phase.
+    pub fn blank(phase: Phase, observed_generation: i64) -> Self {
+        Self {
+            phase,
+            observed_generation,
+            provider_id: None,
+            address: None,
+            endpoint: None,
+            exit_ip: None,
+            last_probe: None,
+            recreated: None,
+            conditions: Vec::new(),
+        }
+    }
+
     pub fn condition(&self, kind: ConditionType) -> Option<&Condition> {
         self.conditions.iter().find(|c| c.kind == kind)
     }

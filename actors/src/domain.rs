@@ -15,3 +15,4 @@ pub mod placement;
 pub mod plan;
 pub mod reason;
 pub mod status;
+pub mod target;

@@ -95,7 +95,7 @@ impl Operator {
         let providers = ProvidersHandle::new(entries);
         let directory = providers.directory();
 
-        let told = proxies.clone();
+        let (told, well) = (proxies.clone(), proxies.clone());
         let providers_spec = providers.spec(ProvidersArgs {
             settings: ProviderSettings {
                 operator: settings.operator.clone(),
@@ -107,6 +107,7 @@ impl Operator {
             records: records.clone(),
             events: events.clone(),
             changed: crate::kit::Tell::new(move |()| told.providers_changed()),
+            recovered: crate::kit::Tell::new(move |(provider, host)| well.host_recovered(provider, host)),
         });
         let wires = Arc::new(Wires {
             operator: settings.operator.clone(),

@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -24,6 +24,7 @@ use crate::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use crate::domain::instance::{Credentials, Instance, InstanceSpec, Listed, OwnerMark, SecretBytes};
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, Status};
+use crate::domain::target::TargetHealth;
 
 /// Where Proxy objects come from: the API server, or a directory of manifests.
 pub trait ProxySource: Send + Sync + 'static {
@@ -195,17 +196,6 @@ pub struct ProviderHealth {
     pub kind: &'static str,
     pub conditions: Vec<Condition>,
     pub targets: Vec<TargetHealth>,
-}
-
-/// The verdict on one host of an entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TargetHealth {
-    pub name: HostName,
-    pub ready: bool,
-    pub reason: Reason,
-    pub message: Arc<str>,
-    pub latency: Duration,
-    pub checked_at: SystemTime,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

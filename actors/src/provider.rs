@@ -15,6 +15,7 @@ use crate::domain::id::{HostName, OperatorId, ProviderName, Uid};
 use crate::domain::placement::{Seat, host_for};
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Truth};
+use crate::domain::target::{TargetHealth, entry_health};
 use crate::election::Claim;
 use crate::events::EventsHandle;
 use crate::host::{Checked, HostArgs, HostHandle};
@@ -24,7 +25,7 @@ use crate::kit::{
     Timers,
 };
 use crate::names;
-use crate::ports::{Event, ProviderEntry, ProviderHealth, Severity, Subject, TargetHealth};
+use crate::ports::{Event, ProviderEntry, ProviderHealth, Severity, Subject};
 use crate::records::RecordsHandle;
 
 /// A reservation that no Proxy has taken up by then is void: its actor crashed, or its object went.
@@ -106,6 +107,8 @@ pub struct ProviderArgs {
     pub claim: Claim,
     pub records: RecordsHandle,
     pub events: EventsHandle,
+    /// Hears of a host that passed its check after it had failed it.
+    pub recovered: Tell<(ProviderName, HostName)>,
     /// Where the admin endpoint reads the verdicts.
     pub verdicts: Arc<ArcSwap<Vec<TargetHealth>>>,
 }
@@ -139,7 +142,7 @@ impl Provider {
                 host: &handle.name,
                 capacity: entry.capacity,
                 taken: u32::try_from(followed.len() + waiting).unwrap_or(u32::MAX),
-                well: self.verdicts.get(&handle.name).is_none_or(|verdict| verdict.ready),
+                trouble: self.verdicts.get(&handle.name).and_then(|verdict| verdict.trouble.as_ref()),
             });
         }
         let host = host_for(&self.args.entry.name, &seats, placement, uid)?;
@@ -170,41 +173,39 @@ impl Provider {
 
     fn checked(&mut self, checked: Checked, ctx: &mut Ctx<ProviderMsg>) {
         let now = ctx.now();
-        let (ready, reason, message) = match &checked.result {
-            Ok(()) => (true, Reason::Healthy, Arc::from("the latest check succeeded")),
-            Err(error) => (false, error.reason, Arc::from(error.detail.as_str())),
+        let verdict = TargetHealth {
+            name: checked.host.clone(),
+            trouble: checked.result.err(),
+            latency: checked.took,
+            checked_at: now.wall,
         };
+        let (ready, reason) = (verdict.is_ready(), verdict.reason());
         let labels = [("provider", self.args.entry.name.to_string()), ("target", checked.host.to_string())];
         metrics::gauge!(names::PROVIDER_TARGET_UP, &labels).set(if ready { 1.0 } else { 0.0 });
         metrics::gauge!(names::PROVIDER_TARGET_CHECK_DURATION_SECONDS, &labels).set(checked.took.as_secs_f64());
         let unix = now.wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         metrics::gauge!(names::PROVIDER_TARGET_CHECK_TIMESTAMP_SECONDS, &labels).set(unix.as_secs_f64());
 
-        let verdict = TargetHealth {
-            name: checked.host.clone(),
-            ready,
-            reason,
-            message,
-            latency: checked.took,
-            checked_at: now.wall,
-        };
-        let before = self.verdicts.insert(checked.host.clone(), verdict.clone());
-        let changed = before.as_ref().is_none_or(|b| (b.ready, b.reason) != (verdict.ready, verdict.reason));
+        let before = self.verdicts.insert(checked.host, verdict.clone());
+        let changed = before.as_ref().is_none_or(|before| before.reason() != reason);
         if changed {
             let (provider, host) = (&self.args.entry.name, &verdict.name);
             if ready {
                 tracing::info!(%provider, %host, "provider target is well");
             } else {
-                tracing::warn!(%provider, %host, %reason, why = %verdict.message, "provider target is not well");
+                tracing::warn!(%provider, %host, %reason, why = verdict.message(), "provider target is not well");
             }
             if before.is_some() || !ready {
                 self.args.events.emit(Event {
                     about: Subject::Provider(provider.clone()),
                     severity: if ready { Severity::Normal } else { Severity::Warning },
                     reason,
-                    note: format!("host `{host}`: {}", verdict.message),
+                    note: format!("host `{host}`: {}", verdict.message()),
                 });
             }
+        }
+        if ready && before.is_some_and(|before| !before.is_ready()) {
+            self.args.recovered.send((self.args.entry.name.clone(), verdict.name));
         }
         let mut targets: Vec<_> = self.verdicts.values().cloned().collect();
         targets.sort_by(|a, b| a.name.cmp(&b.name));
@@ -218,20 +219,18 @@ impl Provider {
     }
 
     fn write(&mut self, targets: Vec<TargetHealth>, wall: SystemTime) {
-        let bad: Vec<_> = targets.iter().filter(|target| !target.ready).collect();
-        let (truth, reason, message) = match bad.first() {
-            None => (Truth::True, Reason::Healthy, "every target passed its latest check".to_owned()),
-            Some(first) => {
-                let all: Vec<_> = bad.iter().map(|t| format!("{}: {} ({})", t.name, t.reason, t.message)).collect();
-                (Truth::False, first.reason, all.join("; "))
-            }
-        };
-        if self.told_ready != Some(truth) {
-            self.told_ready = Some(truth);
+        let health = entry_health(self.args.hosts.len(), &targets);
+        if self.told_ready != Some(health.ready) {
+            self.told_ready = Some(health.ready);
             self.ready_since = wall;
         }
-        let ready =
-            Condition { kind: ConditionType::Ready, truth, reason, message: message.into(), since: self.ready_since };
+        let ready = Condition {
+            kind: ConditionType::Ready,
+            truth: health.ready,
+            reason: health.reason,
+            message: health.message.into(),
+            since: self.ready_since,
+        };
         self.args.records.provider_health(ProviderHealth {
             entry: self.args.entry.name.clone(),
             kind: self.args.entry.kind,

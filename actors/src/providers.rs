@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use crate::domain::id::{HostName, ProviderName};
+use crate::domain::target::TargetHealth;
 use crate::election::Claim;
 use crate::events::EventsHandle;
 use crate::host::HostHandle;
@@ -17,7 +18,7 @@ use crate::kit::actor::InitError;
 use crate::kit::{
     Behavior, ChildEnd, ChildSpec, Ctx, Env, Exit, Fired, Intensity, Overflow, Ref, Strategy, Supervision, Tell, Timers,
 };
-use crate::ports::{ProviderEntry, TargetHealth};
+use crate::ports::ProviderEntry;
 use crate::provider::{ProviderArgs, ProviderHandle, ProviderSettings};
 use crate::records::RecordsHandle;
 
@@ -101,6 +102,8 @@ pub struct ProvidersArgs {
     pub events: EventsHandle,
     /// Hears that entries came, changed or went.
     pub changed: Tell<()>,
+    /// Hears of a host that passed its check after it had failed it.
+    pub recovered: Tell<(ProviderName, HostName)>,
 }
 
 #[derive(Debug)]
@@ -175,6 +178,7 @@ impl Providers {
             claim: self.args.claim.clone(),
             records: self.args.records.clone(),
             events: self.args.events.clone(),
+            recovered: self.args.recovered.clone(),
             verdicts: card.verdicts.clone(),
         }));
     }

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::domain::id::{ProxyKey, Uid};
+use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use crate::domain::lease_book::Absence;
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
@@ -71,6 +71,11 @@ impl ProxiesHandle {
     pub fn providers_changed(&self) {
         self.0.cast_or_drop(ProxiesMsg::ProvidersChanged);
     }
+
+    /// A host passed its check after it had failed it.
+    pub fn host_recovered(&self, provider: ProviderName, host: HostName) {
+        self.0.cast_or_drop(ProxiesMsg::HostRecovered(provider, host));
+    }
 }
 
 enum ProxiesMsg {
@@ -84,6 +89,7 @@ enum ProxiesMsg {
     Synced(Vec<(ProxyKey, Uid)>),
     SecretChanged(Arc<str>, Arc<str>),
     ProvidersChanged,
+    HostRecovered(ProviderName, HostName),
     /// The given-up instance of a parked Proxy was told of; its finalizer may go.
     GivenUp(ProxyKey, Uid),
     /// Its finalizer was not dropped.
@@ -91,7 +97,8 @@ enum ProxiesMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, GivenUp, StillHeld, Timer);
+crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, HostRecovered, GivenUp,
+    StillHeld, Timer);
 
 struct Member {
     applied: Applied,
@@ -465,6 +472,14 @@ impl Behavior for Proxies {
                 for member in self.members.values() {
                     if member.applied.desired.provider().is_some() {
                         member.proxy.provider_changed();
+                    }
+                }
+            }
+            ProxiesMsg::HostRecovered(provider, host) => {
+                for member in self.members.values() {
+                    let desired = &member.applied.desired;
+                    if desired.provider() == Some(&provider) && desired.host.as_ref().is_none_or(|own| *own == host) {
+                        member.proxy.host_recovered();
                     }
                 }
             }

@@ -104,6 +104,11 @@ impl ProxyHandle {
         self.0.cast_or_drop(ProxyMsg::ProviderChanged);
     }
 
+    /// The recorded host, or one that may be chosen, is well again.
+    pub fn host_recovered(&self) {
+        self.0.cast_or_drop(ProxyMsg::HostRecovered);
+    }
+
     pub fn spec(&self, id: Arc<str>, applied: Applied, rejected: Option<Rejected>, wires: Arc<Wires>) -> ChildSpec {
         let args = move || Args { applied: applied.clone(), rejected: rejected.clone(), wires: wires.clone() };
         ChildSpec::of::<Proxy>(id, &self.0, args).restart(Restart::Temporary)
@@ -117,6 +122,7 @@ enum ProxyMsg {
     Rejected(Box<Rejected>),
     SecretChanged,
     ProviderChanged,
+    HostRecovered,
     /// The provider chose a host, or not.
     Reserved(Result<HostName, OpError>),
     /// The finalizer and the host were written, or not.
@@ -137,7 +143,7 @@ enum ProxyMsg {
     Wake(Fired<()>),
 }
 
-crate::named!(ProxyMsg: Desired, Rejected, SecretChanged, ProviderChanged, Reserved, Adopted, SecretsRead, Outcome, Seen,
+crate::named!(ProxyMsg: Desired, Rejected, SecretChanged, ProviderChanged, HostRecovered, Reserved, Adopted, SecretsRead, Outcome, Seen,
     Probed, LeasesLeft, GivenUp, Released, Wake);
 
 struct Args {
@@ -595,6 +601,7 @@ impl Behavior for Proxy {
                 let provider = self.provider_seen();
                 self.seen.on_provider(provider);
             }
+            ProxyMsg::HostRecovered => self.seen.on_host_recovered(),
             ProxyMsg::Reserved(outcome) => self.seen.on_reserved(outcome, now),
             ProxyMsg::Adopted(outcome) => self.seen.on_adopted(outcome, now),
             ProxyMsg::SecretsRead(outcome) => self.seen.on_secrets(outcome.map(|read| *read), now),

@@ -17,9 +17,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use egress_actors::domain::reason::Reason;
+use egress_actors::domain::target::{TargetHealth, entry_health};
 use egress_actors::kit::Env;
 use egress_actors::kit::tree::{self, TreeNode};
-use egress_actors::ports::TargetHealth;
 use egress_actors::providers::{Directory, EntryCard};
 use futures::future::BoxFuture;
 use serde::Serialize;
@@ -230,7 +230,7 @@ struct TargetBody {
     name: String,
     ready: bool,
     reason: &'static str,
-    message: Arc<str>,
+    message: String,
     latency_milliseconds: u64,
     checked_at: String,
 }
@@ -239,29 +239,25 @@ impl ProviderBody {
     /// The same verdict as the ProviderHealth object tells.
     fn new(card: &EntryCard) -> Self {
         let targets: Vec<TargetHealth> = card.verdicts.load().to_vec();
-        let bad: Vec<_> = targets.iter().filter(|target| !target.ready).collect();
-        let all_known = targets.len() >= card.entry.hosts.len();
-        let (ready, reason, message) = match bad.first() {
-            Some(first) => {
-                let all: Vec<_> = bad.iter().map(|t| format!("{}: {} ({})", t.name, t.reason, t.message)).collect();
-                (Some(false), Some(first.reason), all.join("; "))
-            }
-            None if all_known => (Some(true), Some(Reason::Healthy), "every target passed its latest check".to_owned()),
-            None => (None, None, "not every target has been checked yet".to_owned()),
+        let health = entry_health(card.entry.hosts.len(), &targets);
+        let ready = match health.ready {
+            Truth::True => Some(true),
+            Truth::False => Some(false),
+            Truth::Unknown => None,
         };
         Self {
             name: card.entry.name.to_string(),
             kind: card.entry.kind,
             ready,
-            reason: reason.map(Reason::as_str),
-            message,
+            reason: ready.map(|_| health.reason.as_str()),
+            message: health.message,
             targets: targets
                 .into_iter()
                 .map(|target| TargetBody {
                     name: target.name.to_string(),
-                    ready: target.ready,
-                    reason: target.reason.as_str(),
-                    message: target.message,
+                    ready: target.is_ready(),
+                    reason: target.reason().as_str(),
+                    message: target.message().to_owned(),
                     latency_milliseconds: u64::try_from(target.latency.as_millis()).unwrap_or(u64::MAX),
                     checked_at: timestamp(target.checked_at),
                 })
@@ -371,9 +367,7 @@ mod tests {
         };
         let verdict = |&(name, ready): &(&str, bool)| TargetHealth {
             name: HostName::parse(name).unwrap(),
-            ready,
-            reason: if ready { Reason::Healthy } else { Reason::BinaryMissing },
-            message: if ready { "the latest check succeeded" } else { "no such file" }.into(),
+            trouble: (!ready).then(|| OpError::permanent(Reason::BinaryMissing, "no such file")),
             latency: Duration::from_millis(7),
             checked_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_796_083_200),
         };

@@ -5,7 +5,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::desired::Placement;
-use super::error::OpError;
+use super::error::{Class, OpError};
 use super::id::{HostName, ProviderName, Uid};
 use super::reason::Reason;
 
@@ -17,8 +17,8 @@ pub struct Seat<'a> {
     pub capacity: Option<u32>,
     /// Instances that it has, and Proxies that reserved a place on it.
     pub taken: u32,
-    /// False once its latest check failed. A host that nobody has checked yet is well.
-    pub well: bool,
+    /// Why its latest check failed. A host that nobody has checked yet is well.
+    pub trouble: Option<&'a OpError>,
 }
 
 impl Seat<'_> {
@@ -55,17 +55,24 @@ pub fn host_for(
         return Err(full(entry, seats));
     }
     // Among equals the uid decides, so that a burst of Proxies spreads and a repeated question gets the same answer.
-    open.iter().filter(|seat| seat.well).max_by_key(|seat| (seat.free(), share(uid, seat.host), seat.host)).map_or_else(
-        || {
-            Err(OpError::transient(
-                Reason::NoHostAvailable,
-                format!(
-                    "no host of provider `{entry}` passes its check: {}; name one in placement.zone to have it anyway",
-                    names(seats)
-                ),
-            ))
-        },
-        |seat| Ok(seat.host.clone()),
+    let well = open.iter().filter(|seat| seat.trouble.is_none());
+    well.max_by_key(|seat| (seat.free(), share(uid, seat.host), seat.host))
+        .map_or_else(|| Err(unwell(entry, &open)), |seat| Ok(seat.host.clone()))
+}
+
+/// No host passes its check: the Proxy tells the same as the check, and waits only where waiting can help.
+fn unwell(entry: &ProviderName, seats: &[&Seat<'_>]) -> OpError {
+    let troubles: Vec<_> = seats.iter().filter_map(|seat| Some((seat.host, seat.trouble?))).collect();
+    let hopeless = troubles.iter().all(|(_, trouble)| trouble.class == Class::Permanent);
+    let reason = match troubles.split_first() {
+        Some(((_, first), rest)) if rest.iter().all(|(_, other)| other.reason == first.reason) => first.reason,
+        Some(_) | None => Reason::NoHostAvailable,
+    };
+    let list: Vec<_> = troubles.iter().map(|(host, trouble)| format!("`{host}`: {}", trouble.detail)).collect();
+    OpError::new(
+        if hopeless { Class::Permanent } else { Class::Transient },
+        reason,
+        format!("no host of provider `{entry}` passes its check: {}", list.join("; ")),
     )
 }
 
@@ -101,12 +108,20 @@ mod tests {
     /// name, capacity, taken, well
     type Row = (&'static str, Option<u32>, u32, bool);
 
+    fn timeout() -> OpError {
+        OpError::transient(Reason::Timeout, "the check did not end in time")
+    }
+
     fn pick(rows: &[Row], zone: Option<&str>, uid: &str) -> Result<String, OpError> {
         let hosts: Vec<_> = rows.iter().map(|row| HostName::parse(row.0).expect("valid")).collect();
+        let trouble = timeout();
         let seats: Vec<_> = rows
             .iter()
             .zip(&hosts)
-            .map(|(&(_, capacity, taken, well), host)| Seat { host, capacity, taken, well })
+            .map(|(&(_, capacity, taken, well), host)| {
+                let trouble = (!well).then_some(&trouble);
+                Seat { host, capacity, taken, trouble }
+            })
             .collect();
         let placement = Placement { zone: zone.map(Into::into), ..Placement::default() };
         let entry = ProviderName::parse("kvm").expect("valid");
@@ -136,7 +151,6 @@ mod tests {
             (&[("a", None, 0, true), ("b", None, 0, true)], Some("c"), Class::Permanent, &["`c`", "`kvm`", "`a`, `b`"]),
             (&[("a", Some(4), 4, true), ("b", Some(2), 3, true)], None, Class::Transient, &["`a` 4/4", "`b` 3/2"]),
             (&[("a", Some(4), 4, true), ("b", Some(2), 0, true)], Some("a"), Class::Transient, &["`a` 4/4"]),
-            (&[("a", Some(4), 0, false)], None, Class::Transient, &["`a`", "check", "placement.zone"]),
             (&[], None, Class::Permanent, &["no hosts"]),
             (&[], Some("a"), Class::Permanent, &["`a`", "none"]),
         ];
@@ -145,6 +159,34 @@ mod tests {
             assert_eq!((error.class, error.reason), (*class, Reason::NoHostAvailable), "{error}");
             for word in *words {
                 assert!(error.detail.contains(word), "{word} is not in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_no_host_passes_its_check_the_refusal_is_the_checks_own() {
+        let missing = || OpError::permanent(Reason::BinaryMissing, "squid is not there");
+        let unreachable = || OpError::transient(Reason::Unreachable, "nobody answers");
+        let rows = [
+            (vec![missing()], Class::Permanent, Reason::BinaryMissing),
+            (vec![missing(), missing()], Class::Permanent, Reason::BinaryMissing),
+            (vec![unreachable()], Class::Transient, Reason::Unreachable),
+            (vec![missing(), unreachable()], Class::Transient, Reason::NoHostAvailable),
+        ];
+        let entry = ProviderName::parse("kvm").expect("valid");
+        for (troubles, class, reason) in rows {
+            let hosts: Vec<_> =
+                (0..troubles.len()).map(|n| HostName::parse(&format!("h{n}")).expect("valid")).collect();
+            let seats: Vec<_> = hosts
+                .iter()
+                .zip(&troubles)
+                .map(|(host, trouble)| Seat { host, capacity: None, taken: 0, trouble: Some(trouble) })
+                .collect();
+            let error = host_for(&entry, &seats, &Placement::default(), &Uid::parse("u1").expect("valid"))
+                .expect_err("no host is well");
+            assert_eq!((error.class, error.reason), (class, reason), "{error}");
+            for (host, trouble) in hosts.iter().zip(&troubles) {
+                assert!(error.detail.contains(&format!("`{host}`: {}", trouble.detail)), "{error}");
             }
         }
     }

@@ -249,7 +249,12 @@ async fn a_host_that_keeps_crashing_is_parked_told_and_revived_and_its_siblings_
     world.eventually("it is parked", 3 * MINUTE, parked).await;
     assert!(tree::draw(&tree::snapshot(&world.handles.env.registry)).contains("parked"));
     let is_well = |world: &World| {
-        world.store.health("lab").and_then(|h| h.targets.iter().find(|t| t.name.as_str() == "hv1").map(|t| t.ready))
+        world.store.health("lab").and_then(|h| {
+            h.targets
+                .iter()
+                .find(|t| t.name.as_str() == "hv1")
+                .map(egress_actors::domain::target::TargetHealth::is_ready)
+        })
     };
     world.eventually("its health says so", 10 * SECOND, |world| is_well(world) == Some(false)).await;
     // What works goes on: its proxy still answers probes.

@@ -159,3 +159,41 @@ async fn what_is_configured_is_unknown_before_it_was_opened_also_if_that_is_noth
         assert_eq!(ready_of(&world, "px-1").0, Reason::ProviderNotConfigured);
     }
 }
+
+fn no_squid() -> Mood {
+    Mood::Fails(OpError::permanent(Reason::BinaryMissing, "squid at `/usr/sbin/squid` does not exist"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_without_its_program_fails_its_proxies_whether_it_was_checked_before_or_after_they_came() {
+    for checked_first in [true, false] {
+        let world = World::start();
+        world.host("hv1").set_for("check", no_squid());
+        world.host("hv1").set_for("create", no_squid());
+        if checked_first {
+            let ill = |world: &World| world.store.health("lab").is_some_and(|health| !health.targets[0].is_ready());
+            world.eventually("the check failed", 5 * MINUTE, ill).await;
+        }
+        fleet_failed(&world).await;
+        let (reason, message) = ready_of(&world, "px-1");
+        assert_eq!(reason, Reason::BinaryMissing, "{message}");
+        assert!(message.contains("/usr/sbin/squid"), "{message}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_was_installed_is_used_with_the_next_check_and_nobody_has_to_say_so() {
+    for checked_first in [true, false] {
+        let world = World::start();
+        world.host("hv1").set_for("check", no_squid());
+        world.host("hv1").set_for("create", no_squid());
+        if checked_first {
+            pass(2 * MINUTE).await;
+        }
+        fleet_failed(&world).await;
+        pass(2 * MINUTE).await;
+        world.host("hv1").set(Mood::Works(SECOND));
+        let ready = |world: &World| world.store.phase("px-1") == Some(Phase::Ready);
+        world.eventually("Ready", MINUTE + 30 * SECOND, ready).await;
+    }
+}

@@ -258,6 +258,11 @@ impl Observed {
         self.provider = provider;
     }
 
+    /// The host passed its check after it had failed it: what failed because of that need not wait any longer.
+    pub fn on_host_recovered(&mut self) {
+        self.try_again();
+    }
+
     /// A Secret that this Proxy uses changed. What was read of it stays in use until it is read again.
     pub fn on_secret_changed(&mut self) {
         self.secrets_stale = true;

@@ -146,7 +146,10 @@ fn having_to_wait_for_a_slot_is_not_told() {
 
 #[test]
 fn a_permanent_failure_latches_until_something_changes_or_the_slow_timer_ends() {
-    let ways: [Row<fn(&mut Life)>; 4] = [
+    let ways: [Row<fn(&mut Life)>; 5] = [
+        ("host", |life| {
+            life.tell(|seen, _| seen.on_host_recovered());
+        }),
         ("generation", |life| {
             life.edit(|desired| desired.generation += 1);
         }),

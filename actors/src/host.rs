@@ -12,26 +12,27 @@
 //! ```
 
 mod admission;
+mod handle;
+mod job;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dashmap::DashMap;
-
 use self::admission::{Admission, Effect, OpNumber};
+use self::handle::Followers;
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, OperatorId, ProviderName, Uid};
-use crate::domain::instance::{Instance, InstanceSpec, InstanceState, Listed, OwnerMark};
+use crate::domain::instance::{Instance, Listed};
 use crate::domain::reason::Reason;
 use crate::election::Claim;
 use crate::kit::work::{Done, work};
-use crate::kit::{Behavior, ChildSpec, Ctx, Entry, Env, Fired, Permit, Ref, Refused, Reply, Tell, Timers};
+use crate::kit::{Behavior, Ctx, Fired, Permit, Reply, Tell, Timers};
 use crate::names;
 use crate::ports::{Backend, HostEntry};
 
-/// Places of a host's entry: enough for a burst of a few thousand proxies, each with one operation.
-const PLACES: usize = 4096;
+pub use self::handle::{HostHandle, Sighting};
+pub use self::job::{Call, CallKind, Job, OpOutcome};
 
 /// Operations that wait for a slot; beyond that `Busy` is the honest answer, and the proxies back off.
 const QUEUE: usize = 256;
@@ -39,206 +40,12 @@ const QUEUE: usize = 256;
 /// From a new follower to the list that tells it: long enough for all of a restart to be in it.
 const FOLLOWED_TO_LIST: Duration = Duration::from_millis(250);
 
-/// What a proxy asks of a host.
-#[derive(Debug)]
-pub enum Call {
-    Get(OwnerMark),
-    Create(Box<InstanceSpec>),
-    Delete(OwnerMark),
-}
-
-impl Call {
-    pub fn kind(&self) -> CallKind {
-        match self {
-            Self::Get(_) => CallKind::Get,
-            Self::Create(_) => CallKind::Create,
-            Self::Delete(_) => CallKind::Delete,
-        }
-    }
-
-    fn uid(&self) -> &Uid {
-        match self {
-            Self::Get(mark) | Self::Delete(mark) => &mark.uid,
-            Self::Create(spec) => &spec.mark.uid,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum CallKind {
-    // In the order in which they are let in.
-    Delete,
-    Create,
-    Get,
-}
-
-impl CallKind {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Delete => "delete",
-            Self::Create => "create",
-            Self::Get => "get",
-        }
-    }
-
-    /// It can leave an effect behind.
-    pub const fn mutates(self) -> bool {
-        matches!(self, Self::Delete | Self::Create)
-    }
-}
-
-/// How an operation ended.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OpOutcome {
-    pub kind: CallKind,
-    /// The instance, for a get or create; `None` for a delete.
-    pub result: Result<Option<Instance>, OpError>,
-}
-
-impl OpOutcome {
-    // What a reply says that was dropped unanswered: one for each kind, as it must not depend on anything.
-    pub(crate) fn lost_get() -> Self {
-        Self { kind: CallKind::Get, result: Err(OpError::transient(Reason::Lost, "the look at the instance was lost")) }
-    }
-
-    pub(crate) fn lost_create() -> Self {
-        Self {
-            kind: CallKind::Create,
-            result: Err(OpError::effect_unknown(Reason::Lost, "the end of the create was lost")),
-        }
-    }
-
-    pub(crate) fn lost_delete() -> Self {
-        Self {
-            kind: CallKind::Delete,
-            result: Err(OpError::effect_unknown(Reason::Lost, "the end of the delete was lost")),
-        }
-    }
-}
-
-/// What the periodic list shows of one instance.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Sighting {
-    Present(Instance),
-    /// A complete list did not have it. It may lag: a single look decides.
-    Absent,
-    /// The host could not be listed. Nothing is known.
-    Unread(OpError),
-}
-
-impl Sighting {
-    /// A wanted instance would not look like this.
-    const fn is_trouble(&self) -> bool {
-        match self {
-            Self::Present(instance) => match instance.state {
-                InstanceState::Stopped | InstanceState::Deleting => true,
-                InstanceState::Starting | InstanceState::Running | InstanceState::Paused | InstanceState::Unknown => {
-                    false
-                }
-            },
-            Self::Absent => true,
-            Self::Unread(_) => false,
-        }
-    }
-}
-
 /// The health of a host as its check tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     pub host: HostName,
     pub result: Result<(), OpError>,
     pub took: Duration,
-}
-
-/// One operation on its way.
-#[derive(Debug)]
-pub struct Job {
-    pub call: Call,
-    pub deadline: Instant,
-    pub reply: Reply<OpOutcome>,
-}
-
-impl Job {
-    fn refuse(self, error: OpError) {
-        let kind = self.call.kind();
-        self.reply.send(OpOutcome { kind, result: Err(error) });
-    }
-}
-
-/// The verbs of a host. Outlives restarts of the host and of the fleet.
-#[derive(Debug, Clone)]
-pub struct HostHandle {
-    pub name: HostName,
-    to: Ref<HostMsg>,
-    entry: Entry<HostMsg>,
-    followers: Followers,
-}
-
-/// Who wants to hear of which uid. Kept beside the actor, so that a restarted host finds its followers again.
-type Followers = Arc<DashMap<Uid, Follower>>;
-
-impl HostHandle {
-    pub fn new(env: &Arc<Env>, provider: &ProviderName, name: &HostName) -> Self {
-        let to = Ref::new(format!("host/{provider}/{name}"));
-        let entry = Entry::new(env, Host::KIND, &to, PLACES);
-        Self { name: name.clone(), to, entry, followers: Followers::default() }
-    }
-
-    /// Hands an operation over. The reply hears exactly once how it ended; `Busy` and a host that is down count as
-    /// cancelled: the backend never saw it.
-    pub fn submit(&self, job: Job) {
-        match self.entry.place() {
-            Ok(place) => {
-                if let Err(down) = self.to.cast(HostMsg::Submit(Box::new(job), place))
-                    && let HostMsg::Submit(job, _) = down.0
-                {
-                    job.refuse(OpError::cancelled(format!("host `{}` is restarting", self.name)));
-                }
-            }
-            Err(Refused::Full | Refused::Down) => job.refuse(busy(&self.name)),
-        }
-    }
-
-    /// Ends what runs or waits for this uid. What was started and mutates ends as `EffectUnknown`.
-    pub fn cancel(&self, uid: &Uid) {
-        self.to.cast_or_drop(HostMsg::Cancel(uid.clone()));
-    }
-
-    /// Tells `tell` what lists show of this uid; a later follow of the same uid replaces this one.
-    pub fn follow(&self, uid: &Uid, tell: Tell<Sighting>) {
-        self.followers.insert(uid.clone(), Follower { tell, told: None });
-        self.to.cast_or_drop(HostMsg::Followed);
-    }
-
-    pub fn unfollow(&self, uid: &Uid) {
-        self.followers.remove(uid);
-    }
-
-    /// Unfollows whoever is not among the living.
-    pub fn keep_only(&self, living: &HashSet<Uid>) {
-        self.followers.retain(|uid, _| living.contains(uid));
-    }
-
-    /// True if both are the same host's.
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.followers, &other.followers)
-    }
-
-    /// The uids that are followed here: the living Proxies whose recorded host this is.
-    pub fn followed(&self) -> HashSet<Uid> {
-        self.followers.iter().map(|follower| follower.key().clone()).collect()
-    }
-
-    /// Checks the host beside its operations; a check that still runs is joined.
-    pub fn check(&self, within: Duration, tell: Tell<Checked>) {
-        self.to.cast_or_drop(HostMsg::Check(within, tell));
-    }
-
-    /// How the host is started under its provider.
-    pub fn spec(&self, args: HostArgs) -> ChildSpec {
-        let followers = self.followers.clone();
-        ChildSpec::of::<Host>(format!("host/{}", self.name), &self.to, move || (args.clone(), followers.clone()))
-    }
 }
 
 fn busy(name: &HostName) -> OpError {
@@ -285,12 +92,6 @@ pub struct HostArgs {
     pub operator: OperatorId,
     pub claim: Claim,
     pub list_interval: Duration,
-}
-
-#[derive(Debug)]
-struct Follower {
-    tell: Tell<Sighting>,
-    told: Option<Sighting>,
 }
 
 struct Host {

@@ -1,0 +1,215 @@
+//! What others are told of a Proxy: its host, the lease registry, the probe pool, the writers and the board.
+//!
+//! Only news is told, so what was told last is kept here.
+
+use std::sync::Arc;
+
+use super::{Proxy, ProxyMsg};
+use crate::board::ProxyView;
+use crate::domain::desired::HealthCheck;
+use crate::domain::health::FailureDomain;
+use crate::domain::lease_book::{Absence, Announcement, Cordon, Offer};
+use crate::domain::plan::{self, Notice, Plan, Serving};
+use crate::domain::reason::Reason;
+use crate::domain::status::{ConditionType, Phase, Status, Truth};
+use crate::host::HostHandle;
+use crate::kit::Ctx;
+use crate::ports::{Event, Rejected, Severity, Subject};
+use crate::probes::Track;
+
+/// What this actor has told others, so that it tells only news.
+#[derive(Default)]
+pub(super) struct Out {
+    pub(super) followed: Option<HostHandle>,
+    pub(super) tracked: Option<(plan::Track, HealthCheck)>,
+    pub(super) offered: Option<Offer>,
+    pub(super) announced: Option<Announcement>,
+    pub(super) withdrawn: Option<Absence>,
+    /// Nothing until something was told: a predecessor may have left a cordon.
+    pub(super) cordoned: Option<bool>,
+    /// Counts what the probe pool was told: verdicts on anything older are dropped. 0: nothing was told, and a
+    /// predecessor may be tracked.
+    pub(super) track: u64,
+    /// The host that runs an operation for us.
+    pub(super) working_on: Option<HostHandle>,
+}
+
+impl Proxy {
+    /// Hears of the list of the recorded host; a host that was configured anew is followed anew.
+    pub(super) fn follow(&mut self, ctx: &Ctx<ProxyMsg>) {
+        let wanted = self.desired.host.as_ref().zip(self.desired.provider()).and_then(|(host, provider)| {
+            self.wires.directory.entry(provider).and_then(|card| card.hosts.get(host).cloned())
+        });
+        if let Some(old) = &self.out.followed
+            && wanted.as_ref().is_none_or(|new| !new.is(old))
+        {
+            old.unfollow(&self.desired.uid);
+            self.out.followed = None;
+        }
+        if self.out.followed.is_none()
+            && let Some(host) = wanted
+        {
+            host.follow(&self.desired.uid, ctx.tell(|sighting| ProxyMsg::Seen(Box::new(sighting))));
+            self.out.followed = Some(host);
+        }
+    }
+
+    fn domain(&self) -> Option<FailureDomain> {
+        FailureDomain::of(&self.desired)
+    }
+
+    pub(super) fn serve(&mut self, plan: &Plan, ctx: &Ctx<ProxyMsg>) {
+        let (key, uid) = (self.desired.key.clone(), self.desired.uid.clone());
+        match &plan.serving {
+            Serving::AsBefore => {}
+            Serving::Offer(route) => {
+                let offer = Offer {
+                    key: key.clone(),
+                    uid: uid.clone(),
+                    endpoint: route.endpoint.clone(),
+                    credentials: route.credentials.clone(),
+                    attributes: self.attributes.clone(),
+                    capacity: self.desired.max_leases,
+                    domain: self.domain().map_or_else(|| key.as_str().into(), |domain| domain.to_string().into()),
+                    exit_ip: plan.status.exit_ip.clone(),
+                };
+                if self.out.offered.as_ref() != Some(&offer) {
+                    if plan.cordoned && self.out.offered.is_none() {
+                        // The cordon stands before the offer does, or a lease could be granted in between.
+                        self.wires.leases.announce(Announcement {
+                            key: key.clone(),
+                            uid: uid.clone(),
+                            attributes: self.attributes.clone(),
+                            capacity: self.desired.max_leases,
+                            absence: Absence::Provisioning,
+                        });
+                        self.cordon(true, ctx);
+                    }
+                    self.wires.leases.offer(offer.clone());
+                    self.out.offered = Some(offer);
+                    self.out.withdrawn = None;
+                }
+            }
+            Serving::Withdraw { reason } => {
+                let absence = if self.desired.deleting {
+                    Absence::Unhealthy
+                } else {
+                    match plan.status.phase {
+                        Phase::Pending | Phase::Provisioning => Absence::Provisioning,
+                        Phase::Ready | Phase::Unhealthy | Phase::Failed | Phase::Deleting => Absence::Unhealthy,
+                    }
+                };
+                let news = Announcement {
+                    key: key.clone(),
+                    uid: uid.clone(),
+                    attributes: self.attributes.clone(),
+                    capacity: self.desired.max_leases,
+                    absence,
+                };
+                if self.out.announced.as_ref() != Some(&news) || self.out.offered.is_some() {
+                    self.wires.leases.announce(news.clone());
+                    self.out.announced = Some(news);
+                }
+                if self.out.offered.take().is_some() || self.out.withdrawn != Some(absence) {
+                    tracing::debug!(proxy = %key, %reason, "not on offer");
+                    self.wires.leases.withdraw(&key, &uid, absence, ctx.tell(ProxyMsg::LeasesLeft));
+                    self.out.withdrawn = Some(absence);
+                }
+            }
+        }
+        if self.out.cordoned != Some(plan.cordoned) {
+            self.cordon(plan.cordoned, ctx);
+        }
+    }
+
+    fn cordon(&mut self, cordoned: bool, ctx: &Ctx<ProxyMsg>) {
+        let cordon = cordoned.then_some(Cordon { drain_by: None });
+        let left = ctx.tell(ProxyMsg::LeasesLeft);
+        self.wires.leases.cordon(&self.desired.key, &self.desired.uid, cordon, left);
+        self.out.cordoned = Some(cordoned);
+    }
+
+    pub(super) fn track(&mut self, plan: &Plan, ctx: &Ctx<ProxyMsg>) {
+        let wanted = plan.track.clone().map(|track| (track, self.desired.check.clone()));
+        let same = match (&self.out.tracked, &wanted) {
+            (None, None) => self.out.track > 0,
+            // That it was presumed healthy mattered for the first probe only.
+            (Some((old, check)), Some((new, wanted))) => old.route == new.route && check == wanted,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if same {
+            return;
+        }
+        self.out.track += 1;
+        let number = self.out.track;
+        match (&wanted, self.domain()) {
+            (Some((track, check)), Some(domain)) => self.wires.probes.track(Track {
+                key: self.desired.key.clone(),
+                uid: self.desired.uid.clone(),
+                domain,
+                endpoint: track.route.endpoint.clone(),
+                credentials: track.route.credentials.clone(),
+                check: check.clone(),
+                trusted: track.presumed,
+                tell: ctx.tell(move |probed| ProxyMsg::Probed(number, Box::new(probed))),
+            }),
+            (Some(_) | None, _) => self.wires.probes.untrack(&self.desired.uid),
+        }
+        self.out.tracked = wanted;
+    }
+
+    pub(super) fn tell(&mut self, plan: &Plan) {
+        let mut status = plan.status.clone();
+        if let Some(rejected) = &self.rejected {
+            tell_rejected(&mut status, rejected);
+        }
+        let status = status.keeping_transitions_of(self.written.as_deref());
+        for notice in &plan.notices {
+            self.wires.events.emit(self.noticed(notice));
+        }
+        let news = self.written.as_ref().is_none_or(|written| status.differs_from(written));
+        let status = Arc::new(status);
+        if news {
+            self.log(&status);
+            self.wires.records.status(&self.desired.key, &self.desired.uid, (*status).clone());
+            self.written = Some(status.clone());
+        }
+        // The live values go on the board with each probe, though they are not written.
+        self.wires.board.put(ProxyView::new(&self.desired, self.attributes.clone(), status));
+    }
+
+    fn log(&self, status: &Status) {
+        let before = self.written.as_ref().map(|written| written.phase);
+        if before != Some(status.phase) {
+            let ready = status.condition(ConditionType::Ready);
+            tracing::info!(
+                proxy = %self.key(), phase = status.phase.as_str(), reason = ready.map_or("", |c| c.reason.as_str()),
+                why = ready.map_or("", |c| &*c.message), "phase changed"
+            );
+        }
+    }
+
+    fn noticed(&self, notice: &Notice) -> Event {
+        let severity = match notice.severity {
+            plan::Severity::Normal => Severity::Normal,
+            plan::Severity::Warning => Severity::Warning,
+        };
+        self.event(severity, notice.reason, notice.note.to_string())
+    }
+
+    pub(super) fn event(&self, severity: Severity, reason: Reason, note: String) -> Event {
+        let about = Subject::Proxy(self.desired.key.clone(), self.desired.uid.clone());
+        Event { about, severity, reason, note }
+    }
+}
+
+/// A newer version of the object is not valid: that is told, and the last good version goes on.
+fn tell_rejected(status: &mut Status, rejected: &Rejected) {
+    status.observed_generation = rejected.generation;
+    if let Some(ready) = status.conditions.iter_mut().find(|condition| condition.kind == ConditionType::Ready) {
+        ready.message = format!("{}; the last valid version goes on ({})", rejected.message, ready.message).into();
+        if ready.truth != Truth::True {
+            ready.reason = Reason::SpecInvalid;
+        }
+    }
+}

@@ -24,7 +24,7 @@ use egress_actors::kit::{Env, Exit};
 use egress_actors::operator::{Handles, Operator, OperatorSettings, Ports};
 use egress_actors::proxy::Deadlines;
 
-use crate::args::LogFilter;
+use crate::args::{LogFilter, OnExit};
 use crate::config::{Config, ConfigError, Mode};
 use crate::dns::Dns;
 use crate::echo;
@@ -36,6 +36,9 @@ use crate::telemetry::Telemetry;
 
 /// How long the whole tree may take to end in order. A person who waits longer sends a second signal.
 const STOP_WITHIN: Duration = Duration::from_secs(45);
+
+/// Looks at the manifests come each second; one that takes so long is stuck in a file system that hangs.
+const LOOK_WITHIN: Duration = Duration::from_secs(15);
 
 /// Why the operator did not start. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +133,7 @@ async fn supervise(
         lease_api = %config.lease_api.addr, admin = %config.admin.addr, operator = %standalone.operator_id(), "starting"
     );
     let mut root = operator.start(servers);
-    let asked = tokio::select! {
+    let (asked, in_vain) = tokio::select! {
         exit = root.ended() => {
             let why = match exit {
                 Exit::Failed(why) | Exit::GaveUp(why) => why,
@@ -139,11 +142,21 @@ async fn supervise(
             tracing::error!(error = %why, "the operator ended, and nobody asked for it");
             return Ok(ExitCode::FAILURE);
         }
-        signal = signals.first() => signal,
+        // Not only unready: nobody could store a finalizer, a host or a status any more, so nothing could be made or
+        // deleted until somebody looks. The next start reads the store anew, and adopts what runs.
+        () = standalone.ended() => {
+            tracing::error!(
+                "the keeper of standalone mode ended, and nobody asked for it: nothing is stored any more, so the \
+                 operator ends; the instances run on, and the next start adopts them"
+            );
+            ("the end of the keeper", true)
+        }
+        signal = signals.first() => (signal, false),
     };
-    let ending = shutdown::end(asked, mode.on_exit, root, &handles, standalone, STOP_WITHIN);
+    let on_exit = if in_vain { OnExit::Keep } else { mode.on_exit };
+    let ending = shutdown::end(asked, on_exit, root, &handles, standalone, STOP_WITHIN);
     tokio::select! {
-        in_order = ending => Ok(if in_order { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        in_order = ending => Ok(if in_order && !in_vain { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         again = signals.second() => {
             tracing::warn!(signal = again, "a second signal: ending at once");
             Ok(ExitCode::from(130))
@@ -212,8 +225,8 @@ async fn servers(
             lease_api.clone().router()
         })?,
         task("upkeep", {
-            let (handles, exporter) = (handles.clone(), telemetry.exporter.clone());
-            move |stop| upkeep::run(handles.clone(), exporter.clone(), stop)
+            let (handles, manifests, exporter) = (handles.clone(), standalone.clone(), telemetry.exporter.clone());
+            move |stop| upkeep::run(handles.clone(), manifests.clone(), exporter.clone(), stop)
         }),
         task("reload", move |stop| reload.clone().follow(stop)),
     ];
@@ -247,6 +260,9 @@ fn problem(found: crate::standalone::Problem) -> ManifestProblem {
 
 fn checks(handles: &Handles, standalone: &Arc<Standalone>, reload: &reload::Reload) -> Vec<Check> {
     let mut checks = checks_of(handles, false);
+    let (kept, looked) = (standalone.clone(), standalone.clone());
+    checks.push(Check::needed("state-store", move || is_kept(kept.is_kept())));
+    checks.push(Check::informative("manifests-looked-at", move || is_looked_at(looked.look_age())));
     let (manifests, refused) = (standalone.clone(), reload.clone());
     checks.push(Check::informative("mass-removal", move || match manifests.held_back() {
         0 => Ok("nothing is held back".to_owned()),
@@ -256,6 +272,26 @@ fn checks(handles: &Handles, standalone: &Arc<Standalone>, reload: &reload::Relo
     }));
     checks.push(Check::informative("providers-config", move || refused.state()));
     checks
+}
+
+fn is_kept(kept: bool) -> Result<String, String> {
+    if kept {
+        Ok("changes are stored".to_owned())
+    } else {
+        Err("the keeper of standalone mode has ended: nothing is stored any more, the operator ends".to_owned())
+    }
+}
+
+/// A directory that hangs gives neither manifests nor an error.
+fn is_looked_at(age: Duration) -> Result<String, String> {
+    if age < LOOK_WITHIN {
+        return Ok("the manifests are looked at".to_owned());
+    }
+    Err(format!(
+        "no look at the manifests has ended for {} s: the file system of --standalone (or of --state-dir) hangs; what is \
+         known goes on, and no change is seen",
+        age.as_secs()
+    ))
 }
 
 /// A server on a listener that outlives its restarts.
@@ -290,5 +326,23 @@ impl Listener {
     fn again(&self) -> Result<tokio::net::TcpListener, String> {
         let listener = self.0.try_clone().and_then(tokio::net::TcpListener::from_std);
         listener.map_err(|error| format!("cannot take the listener over: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_hangs_shows_and_a_slow_one_does_not() {
+        assert!(is_looked_at(Duration::from_secs(14)).is_ok());
+        let told = is_looked_at(Duration::from_secs(75)).unwrap_err();
+        assert!(told.contains("75 s") && told.contains("--standalone"), "{told}");
+    }
+
+    #[test]
+    fn an_operator_that_stores_nothing_is_not_ready() {
+        assert!(is_kept(true).is_ok());
+        assert!(is_kept(false).unwrap_err().contains("nothing is stored"));
     }
 }

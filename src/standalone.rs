@@ -10,7 +10,7 @@
 //! look), `fleet` (the life of an object; pure), `store` (disk), `keeper` (the thread that joins them), `stream`, and
 //! the ports `records`, `secrets`, `events`. Nothing here knows about actors, providers or HTTP.
 //!
-//! DIR may hang (a dead network mount): then only the watching thread hangs, and [`Standalone::looked_ago`] tells.
+//! DIR may hang (a dead network mount): then only the watching thread hangs, and [`Standalone::look_age`] tells.
 
 mod documents;
 mod events;
@@ -48,9 +48,6 @@ use self::secrets::{ManifestSecrets, Shelf};
 use self::store::{Identity, Store};
 use self::stream::Subscriber;
 use self::view::View;
-
-/// A gauge: how many removals are held back because too many manifests are gone at once.
-pub const HELD_BACK_METRIC: &str = "egress_standalone_removals_held_back";
 
 /// How DIR is watched.
 #[derive(Debug, Clone, Copy)]
@@ -137,6 +134,7 @@ pub struct Standalone {
     events: Arc<Events>,
     identity: Identity,
     shared: Arc<Shared>,
+    opened_at: Instant,
     queue: Queue,
     /// Wakes the watching thread; dropping it ends that thread.
     look: SyncSender<()>,
@@ -185,6 +183,7 @@ impl Standalone {
             events: Arc::new(Events::default()),
             identity,
             shared,
+            opened_at: Instant::now(),
             queue,
             look,
             ended,
@@ -235,10 +234,10 @@ impl Standalone {
         self.shared.held_back.load(Ordering::Relaxed)
     }
 
-    /// How long ago the last look ended, whatever it found; `None` before the first one.
-    pub fn looked_ago(&self) -> Option<Duration> {
+    /// How long ago the last look ended, whatever it found; before the first one, how long ago this was opened.
+    pub fn look_age(&self) -> Duration {
         let at = *self.shared.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
-        at.map(|at| at.elapsed())
+        at.unwrap_or(self.opened_at).elapsed()
     }
 
     /// Asks for a look now instead of at its time.
@@ -257,9 +256,18 @@ impl Standalone {
         self.records.health()
     }
 
-    /// Turns true when the keeper has ended. If nobody asked for that, the process has to end: nothing is stored any more.
-    pub fn ended(&self) -> watch::Receiver<bool> {
-        self.ended.clone()
+    /// Whether the keeper works: if not, nothing is stored any more.
+    pub fn is_kept(&self) -> bool {
+        !*self.ended.borrow()
+    }
+
+    /// Waits for the end of the keeper. If nobody asked for that, the process has to end.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut ended = self.ended.clone();
+        async move {
+            // The other side is dropped after it was set.
+            let _ = ended.wait_for(|ended| *ended).await;
+        }
     }
 
     /// Ends the threads, and gives the lock on the state directory free. False if that took longer than `within`.

@@ -67,7 +67,8 @@ macro_rules! declare {
             pub const $ident: &str = $name;
         )*
 
-        /// Every metric of the operator, in the order of contract.md 7 (those of the process itself come on top).
+        /// Every metric of the operator, in the order of contract.md 7, then those of standalone mode (those of the process
+        /// itself come on top).
         pub const ALL: &[Metric] = &[
             $(Metric {
                 name: $ident,
@@ -117,7 +118,8 @@ declare! {
     /// `target`: a probe target that is configured; bounded by the prober.
     PROBE_TARGET_SUSPECT = "egress_probe_target_suspect": Gauge, Count, ["target"],
         "1 while failures point at this probe target and not at the proxies: verdicts on it are frozen.";
-    /// `call`: `create`, `get`, `list`, `delete`, `check`. `outcome`: `ok`, or the class of the error.
+    /// `call`: `create`, `get`, `list`, `delete`, `check`. `outcome`: `ok`, or the reason of the error, which is
+    /// one of a closed list (`domain::reason`).
     HOST_CALL_SECONDS = "egress_host_call_seconds": Histogram(CALL), Seconds, ["provider", "host", "call", "outcome"],
         "How long a call to a provider's host took.";
     HOST_QUEUE_WAIT_SECONDS = "egress_host_queue_wait_seconds": Histogram(WAIT), Seconds, ["provider", "host"],
@@ -150,6 +152,10 @@ declare! {
         "Instances of ours without a Proxy, at the latest sweep.";
     GC_DELETED_TOTAL = "egress_gc_deleted_total": Counter, Count, ["provider"],
         "Instances of ours without a Proxy that were deleted.";
+    STANDALONE_REMOVALS_HELD_BACK = "egress_standalone_removals_held_back": Gauge, Count, [],
+        "Removals that are held back because too many manifests are gone at once.";
+    STANDALONE_LOOK_AGE_SECONDS = "egress_standalone_look_age_seconds": Gauge, Seconds, [],
+        "For how long the directory of manifests has not been looked at to the end: it grows while the directory hangs.";
 }
 
 #[cfg(test)]
@@ -188,8 +194,11 @@ mod tests {
         "egress_gc_deleted_total{provider}",
     ];
 
+    /// What standalone mode adds to it.
+    const STANDALONE: &[&str] = &["egress_standalone_removals_held_back", "egress_standalone_look_age_seconds"];
+
     #[test]
-    fn the_declared_metrics_are_those_of_the_contract() {
+    fn the_declared_metrics_are_those_of_the_contract_and_of_standalone_mode() {
         let declared: Vec<String> = ALL
             .iter()
             .map(|m| match m.labels {
@@ -197,7 +206,7 @@ mod tests {
                 labels => format!("{}{{{}}}", m.name, labels.join(",")),
             })
             .collect();
-        assert_eq!(declared, CONTRACT);
+        assert_eq!(declared, [CONTRACT, STANDALONE].concat());
     }
 
     #[test]

@@ -22,7 +22,7 @@ const PLACES: usize = 1024;
 /// Whether the fleet is known, for `/readyz`.
 #[derive(Debug, Clone, Default)]
 pub struct SourceState {
-    /// A complete list has been seen since the process began.
+    /// A complete list has been seen since the watch began. It begins anew with the fleet: then the registry may be empty.
     pub synced: bool,
     /// Why the source cannot be read, and since when.
     pub unreadable: Option<(OpError, SystemTime)>,
@@ -81,6 +81,9 @@ impl Behavior for Watch {
     type Args = Args;
 
     fn init(args: Args, ctx: &mut Ctx<WatchMsg>) -> Result<Self, InitError> {
+        // An unreadable source stays known as such until it says otherwise.
+        let unreadable = args.state.load().unreadable.clone();
+        args.state.store(Arc::new(SourceState { synced: false, unreadable }));
         let entry = Entry::new(ctx.env(), Self::KIND, &args.to, PLACES);
         let source = args.source;
         // A stream that ends has broken its contract: the feed fails and is started anew, with a new list.

@@ -240,6 +240,8 @@ impl Fleet {
 
     fn put(&mut self, key: &ProxyKey, entry: Entry) {
         self.events.push(applied(key, &entry));
+        // An `Applied` takes an earlier rejection back, and what changed here may be no more than our own status.
+        self.events.extend(rejected(key, &entry));
         let before = self.entries.insert(key.clone(), entry);
         self.before.push((key.clone(), before));
     }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{HostName, ProxyKey, Uid};
 use egress_actors::domain::reason::Reason;
+use egress_actors::names;
 use egress_actors::ports::SourceEvent;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -30,7 +31,7 @@ use super::secrets::Shelf;
 use super::store::Store;
 use super::stream::Subscriber;
 use super::view::View;
-use super::{HELD_BACK_METRIC, Problem, Shared};
+use super::{Problem, Shared};
 use crate::crd::proxy::ProxyStatus;
 
 /// Jobs that may wait. The writers above are bounded far below that.
@@ -53,6 +54,9 @@ pub(super) enum Job {
     /// A consumer has come.
     Nudge,
     Stop,
+    /// What a defect would do.
+    #[cfg(test)]
+    Crash,
 }
 
 /// A write of the operator's own.
@@ -130,6 +134,8 @@ impl Keeper {
                 Job::Exists(key, uid, answer) => drop(answer.send(self.fleet.exists(&key, &uid))),
                 Job::Nudge => {}
                 Job::Stop => return,
+                #[cfg(test)]
+                Job::Crash => panic!("the keeper was asked to crash"),
             }
         }
     }
@@ -253,7 +259,7 @@ impl Keeper {
         let count = held.map_or(0, |(held, _)| held);
         self.shared.held_back.store(count, Ordering::Relaxed);
         #[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 proxies")]
-        metrics::gauge!(HELD_BACK_METRIC).set(count as f64);
+        metrics::gauge!(names::STANDALONE_REMOVALS_HELD_BACK).set(count as f64);
         held.map(|(held, fleet)| Problem {
             file: self.directory.clone(),
             line: 0,

@@ -124,7 +124,7 @@ impl Rig {
     async fn two_looks(&self) {
         for _ in 0..2 {
             let before = Instant::now();
-            eventually("a look", || self.standalone.looked_ago().is_some_and(|ago| ago < before.elapsed())).await;
+            eventually("a look", || self.standalone.look_age() < before.elapsed()).await;
         }
     }
 }
@@ -421,6 +421,18 @@ async fn a_thousand_manifests_are_applied_at_once_and_adopted_in_few_commits() {
         _ => None,
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_keeper_that_crashes_is_known_to_have_ended_and_refuses_what_it_cannot_store() {
+    let mut rig = Rig::with(&[("a.yaml", &managed("a"))]);
+    let desired = rig.applied("a").await;
+    assert!(rig.standalone.is_kept());
+    rig.standalone.queue.offer(Job::Crash).unwrap();
+    tokio::time::timeout(LIMIT, rig.standalone.ended()).await.expect("its end is told");
+    assert!(!rig.standalone.is_kept());
+    let error = rig.standalone.records().release(&desired.key, &desired.uid).await.unwrap_err();
+    assert!(error.detail.contains("closed"), "{error:?}");
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ impl Object {
 pub struct Store {
     objects: Mutex<BTreeMap<ProxyKey, Object>>,
     streams: Mutex<Vec<mpsc::UnboundedSender<SourceEvent>>>,
+    /// New streams wait for their list, while this is some.
+    held: Mutex<Option<Vec<mpsc::UnboundedSender<SourceEvent>>>>,
     writes: Mutex<HashMap<&'static str, u64>>,
     /// Every status that was written, in order.
     history: Mutex<Vec<(ProxyKey, Instant, Status)>>,
@@ -164,6 +166,30 @@ impl Store {
         lock(&self.streams).clear();
     }
 
+    /// From now on new streams get no list, as if the source took its time.
+    pub fn hold_lists(&self) {
+        lock(&self.held).get_or_insert_default();
+    }
+
+    /// They get it now.
+    pub fn release_lists(&self) {
+        for stream in lock(&self.held).take().into_iter().flatten() {
+            self.open(stream);
+        }
+    }
+
+    fn open(&self, stream: mpsc::UnboundedSender<SourceEvent>) {
+        let objects = lock(&self.objects);
+        let mut list = vec![SourceEvent::ListStarted];
+        list.extend(objects.values().flat_map(Object::events));
+        let living = objects.values().map(|object| (object.key.clone(), object.uid.clone())).collect();
+        list.push(SourceEvent::Synced { living });
+        for event in list {
+            drop(stream.unbounded_send(event));
+        }
+        lock(&self.streams).push(stream);
+    }
+
     // --- what is there
 
     pub fn exists(&self, name: &str) -> bool {
@@ -218,16 +244,11 @@ impl Store {
 
 impl ProxySource for Store {
     fn events(&self) -> BoxStream<'static, SourceEvent> {
-        let objects = lock(&self.objects);
         let (sender, receiver) = mpsc::unbounded();
-        let mut list = vec![SourceEvent::ListStarted];
-        list.extend(objects.values().flat_map(Object::events));
-        let living = objects.values().map(|object| (object.key.clone(), object.uid.clone())).collect();
-        list.push(SourceEvent::Synced { living });
-        for event in list {
-            drop(sender.unbounded_send(event));
+        match &mut *lock(&self.held) {
+            Some(held) => held.push(sender),
+            None => self.open(sender),
         }
-        lock(&self.streams).push(sender);
         receiver.boxed()
     }
 }

@@ -9,7 +9,7 @@ use egress_actors::kit::{CallError, tree};
 use egress_actors::proxy::Deadlines;
 use egress_actors::testkit::world::{Mood, Plan, World, any, managed, on, only};
 
-use crate::{MINUTE, SECOND, all_is_well, at_rest, fleet, lease, pass, release};
+use crate::{MINUTE, SECOND, all_is_well, at_rest, fleet, is_on_offer, lease, pass, release};
 
 const FLEET: [&str; 4] =
     ["/operator/fleet/leases", "/operator/fleet/probes", "/operator/fleet/proxies", "/operator/fleet/watch"];
@@ -53,6 +53,25 @@ async fn a_panic_in_the_registry_restarts_all_that_stands_behind_it_and_all_is_o
     }
     instances_are_the_same(&world);
     all_is_well(&world, &NAMES).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_crashed_is_not_taken_for_the_whole_fleet_before_it_was_read_again() {
+    let world = World::start();
+    fleet(&world, &NAMES).await;
+    let is_known = |world: &World| world.handles.watch.state().synced;
+    assert!(is_known(&world));
+    world.store.hold_lists();
+    world.curse(FLEET[0], 1);
+    assert_eq!(world.handles.leases.acquire(any()).await, Err(CallError::Down));
+    world.eventually("the fleet is back", MINUTE, |world| fleet_restarts(world) == [1, 1, 1, 1]).await;
+    pass(MINUTE).await;
+    // The book is empty, and who asks must not hear that there is no such proxy.
+    assert!(!is_known(&world));
+    world.store.release_lists();
+    world.eventually("it was read again", SECOND, is_known).await;
+    pass(SECOND).await;
+    assert!(is_on_offer(&world, "px-1").await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -175,6 +175,23 @@ fn an_immutable_change_is_rejected_once_and_the_good_version_stays() {
 }
 
 #[test]
+fn a_refusal_stays_on_the_proxy_when_the_operator_writes_its_status() {
+    let mut told = fleet();
+    told.look(0, &[("a.yaml", managed("a", "local", ""))]);
+    let bad = view(&[("a.yaml", managed("a", "other", ""))]);
+    let refusal = told.look_at(1, &bad).remove(0);
+    assert!(refusal.starts_with("a rejected "), "{refusal}");
+    let uid = told.uid("a");
+    // Each echo of a write of our own takes the refusal back, and so brings it again.
+    told.fleet.write_status(&key("a"), &uid, ProxyStatus::default()).unwrap();
+    assert_eq!(told.told(), ["a generation 1".to_owned(), refusal.clone()]);
+    assert_eq!(told.adopt("a"), ["a generation 1 finalizer on local".to_owned(), refusal]);
+    assert_eq!(told.look(2, &[("a.yaml", managed("a", "local", ""))]), ["a generation 1 finalizer on local"]);
+    told.fleet.annotate_drain(&key("a"), &uid, true).unwrap();
+    assert_eq!(told.told(), ["a generation 1 finalizer drain on local"], "it is refused no longer");
+}
+
+#[test]
 fn a_new_object_that_is_not_valid_is_only_a_problem() {
     let mut told = fleet();
     let expected = "problem a.yaml line 1: spec.external.url: `http://203.0.113.7:0` given, has port 0: \

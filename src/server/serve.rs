@@ -162,23 +162,24 @@ where
     }
 }
 
-/// A stream whose writes fail when the other side takes nothing for a while: it would hold its place for ever.
-struct Prompt<S> {
-    stream: S,
+/// A stream whose writes fail when the other side takes nothing for a while (it would hold its place for ever), and whose
+/// end is seen as soon as the kernel knows of it.
+struct Prompt {
+    stream: TcpStream,
     limit: Duration,
     /// Set while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: AsyncWrite + Unpin> Prompt<S> {
-    fn new(stream: S, limit: Duration) -> Self {
+impl Prompt {
+    fn new(stream: TcpStream, limit: Duration) -> Self {
         Self { stream, limit, waiting: None }
     }
 
     fn within<T>(
         &mut self,
         cx: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
+        write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         let done = write(Pin::new(&mut self.stream), cx);
         if done.is_ready() {
@@ -194,13 +195,25 @@ impl<S: AsyncWrite + Unpin> Prompt<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
+impl AsyncRead for Prompt {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if read.is_pending() && has_hung_up(&self.stream) {
+            return Poll::Ready(Ok(()));
+        }
+        read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
+/// Asks the kernel and not the runtime, which hears of it only when it has time: a busy one answered clients that had gone
+/// before it read their requests, and they held their leases to the end.
+fn has_hung_up(stream: &TcpStream) -> bool {
+    use rustix::net::{RecvFlags, recv};
+    let looked = recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    matches!(looked, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET))
+}
+
+impl AsyncWrite for Prompt {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.within(cx, |stream, cx| stream.poll_write(cx, buf))
     }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::eventually;
@@ -90,6 +90,19 @@ impl Api {
         (status, body)
     }
 
+    /// Sends bytes as they are, with these headers and no others: the status, and the problem that is told.
+    pub(crate) async fn raw(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Value) {
+        let url = format!("http://{}{path}", self.discovery);
+        let mut request = self.client.request(method, url).body(body.to_owned());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = request.send().await.unwrap();
+        let status = answer.status().as_u16();
+        assert_eq!(answer.headers()["content-type"], "application/problem+json", "{path}");
+        (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap())
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.call(Method::GET, path, None).await;
         assert_eq!(status, 200, "{path}: {body}");
@@ -154,20 +167,25 @@ pub(crate) async fn fetch(lease: &Value, url: &str) -> reqwest::Response {
 /// CONNECTs through a leased proxy with its credentials: the status, and the tunnel if there is one.
 pub(crate) async fn connect(lease: &Value, to: &str) -> (u16, TcpStream) {
     let proxy = &lease["proxy"];
-    let auth = match (proxy["username"].as_str(), proxy["password"].as_str()) {
-        (Some(user), Some(password)) => {
-            format!("Proxy-Authorization: Basic {}\r\n", BASE64_STANDARD.encode(format!("{user}:{password}")))
-        }
-        _ => String::new(),
-    };
+    let auth = authorization(lease);
     let port = u16::try_from(proxy["port"].as_u64().unwrap()).unwrap();
     let mut stream = TcpStream::connect((proxy["host"].as_str().unwrap(), port)).await.unwrap();
     let head = say(&mut stream, &format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{auth}\r\n")).await;
     (status_of(&head), stream)
 }
 
+/// The header with a lease's credentials, if it has some.
+pub(crate) fn authorization(lease: &Value) -> String {
+    match (lease["proxy"]["username"].as_str(), lease["proxy"]["password"].as_str()) {
+        (Some(user), Some(password)) => {
+            format!("Proxy-Authorization: Basic {}\r\n", BASE64_STANDARD.encode(format!("{user}:{password}")))
+        }
+        _ => String::new(),
+    }
+}
+
 /// Sends a request, and reads the head of the answer.
-pub(crate) async fn say(stream: &mut TcpStream, request: &str) -> String {
+pub(crate) async fn say(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> String {
     let answer = async {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut head = Vec::new();

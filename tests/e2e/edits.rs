@@ -99,6 +99,11 @@ async fn a_changed_immutable_field_is_refused_and_told_on_the_proxy_also_after_a
     })
     .await;
     assert_eq!((&row["phase"], &row["maxLeases"]), (&"Ready".into(), &1.into()), "{row}");
+    // Also when that message has been stored, and told to the operator as every change is.
+    stays(A_FEW_LOOKS, "it stays on the Proxy", async || {
+        operator.api.proxy("a").await.unwrap()["message"].as_str().is_some_and(|text| text.contains("immutable"))
+    })
+    .await;
     operator.kill().await;
 
     let operator = site.operator().start().await;

@@ -17,13 +17,16 @@ mod ports;
 mod site;
 mod squids;
 mod target;
+mod tls_front;
 
+mod bad_input;
 mod children;
 mod dns;
 mod edits;
 mod ending;
 mod external;
 mod grants;
+mod hung_directory;
 mod mass;
 mod reload;
 mod removals;
@@ -62,6 +65,18 @@ async fn stays(span: Duration, claim: &str, mut look: impl AsyncFnMut() -> bool)
         assert!(look().await, "no longer after {:?}: {claim}", began.elapsed());
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// Whether we may make a mount namespace; if not, it is said why a test does nothing.
+fn may_unshare() -> bool {
+    let may = program("unshare").is_some_and(|unshare| {
+        let tried = std::process::Command::new(unshare).args(["-m", "true"]).output();
+        tried.is_ok_and(|output| output.status.success())
+    });
+    if !may {
+        eprintln!("skipped: a mount namespace cannot be made here");
+    }
+    may
 }
 
 /// Where a program is on this machine. `None` if it is missing and may be.

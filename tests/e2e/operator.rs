@@ -25,12 +25,15 @@ pub(crate) struct Launch<'a> {
     around: Vec<OsString>,
     probe_target: String,
     arguments: Vec<OsString>,
+    environment: Vec<(&'static str, OsString)>,
     reads_log: bool,
 }
 
 impl<'a> Launch<'a> {
     pub(crate) fn new(site: &'a Site) -> Self {
-        Self { site, around: Vec::new(), probe_target: site.target.url(), arguments: Vec::new(), reads_log: true }
+        let probe_target = site.target.url();
+        let (around, arguments, environment) = (Vec::new(), Vec::new(), Vec::new());
+        Self { site, around, probe_target, arguments, environment, reads_log: true }
     }
 
     pub(crate) fn arg(mut self, argument: impl Into<OsString>) -> Self {
@@ -40,6 +43,11 @@ impl<'a> Launch<'a> {
 
     pub(crate) fn args(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(OsString::from));
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -91,6 +99,7 @@ impl<'a> Launch<'a> {
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "LLVM_PROFILE_FILE"))
             .env("DISCOVERY_TOKEN", TOKEN)
+            .envs(self.environment)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -1,7 +1,6 @@
 //! The providers config, edited while the operator runs.
 
 use std::fs;
-use std::time::Duration;
 
 use reqwest::Method;
 
@@ -64,7 +63,7 @@ async fn without_being_asked_the_operator_finds_a_bad_providers_config_by_itself
     let Some(site) = Site::new() else { return };
     let operator = site.operator().start().await;
     fs::remove_file(site.providers_config()).unwrap();
-    super::within(Duration::from_secs(15), "the missing file is told", async || {
+    eventually("the missing file is told", async || {
         (operator.api.metric("egress_config_reload_failed").await == Some(1.0)).then_some(())
     })
     .await;

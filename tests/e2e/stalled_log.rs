@@ -48,7 +48,7 @@ async fn an_unread_stdout_stalls_neither_grants_nor_probes_nor_repairs_and_what_
         slowest = slowest.max(began.elapsed());
         api.release(&lease).await;
     }
-    assert!(slowest < Duration::from_secs(2), "a grant took {slowest:?}");
+    assert!(slowest < Duration::from_secs(5), "a grant took {slowest:?}");
     eventually("probes go on", async || (api.probes("ok").await >= probes + 4.0).then_some(())).await;
     let old = site.squid_of("a").unwrap();
     super::squids::signal(old, rustix::process::Signal::KILL);

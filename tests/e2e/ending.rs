@@ -47,6 +47,21 @@ async fn with_on_exit_delete_the_squids_are_gone_before_the_operator_is_and_come
 }
 
 #[tokio::test]
+async fn an_end_that_takes_its_time_says_what_it_waits_for() {
+    let Some(site) = Site::new() else { return };
+    site.apply_each(["a", "b"], managed);
+    let operator = site.operator().args(&["--on-exit", "delete"]).start().await;
+    operator.api.all_ready(2).await;
+    // A Squid that does not hear: its end takes a grace and a kill.
+    squids::signal(site.squid_of("a").unwrap(), Signal::STOP);
+    let ended = operator.terminate().await;
+    assert_eq!(ended.code, Some(0));
+    let told = ended.log.entries().into_iter().find(|entry| entry["msg"] == "still deleting").expect("it is told");
+    assert!(told["waiting_for"].to_string().contains("crawl/a"), "{told}");
+    assert!(site.squids().is_empty() && site.folders().is_empty());
+}
+
+#[tokio::test]
 async fn a_second_signal_ends_at_once_with_130() {
     let Some(site) = Site::new() else { return };
     site.apply_each(["a"], managed);

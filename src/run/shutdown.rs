@@ -82,7 +82,7 @@ pub(super) async fn end(
 async fn delete_all(handles: &Handles, standalone: &Standalone) -> bool {
     standalone.delete_all();
     let limit = tokio::time::Instant::now() + DELETE_WITHIN;
-    let mut told_at = tokio::time::Instant::now();
+    let mut tell_at = tokio::time::Instant::now();
     while !handles.board.is_empty() {
         if tokio::time::Instant::now() >= limit {
             tracing::error!(
@@ -91,10 +91,10 @@ async fn delete_all(handles: &Handles, standalone: &Standalone) -> bool {
             );
             return false;
         }
-        if told_at.elapsed() >= TELL_EVERY {
-            told_at = tokio::time::Instant::now();
+        if tokio::time::Instant::now() >= tell_at {
+            tell_at += TELL_EVERY;
             let still: Vec<_> = handles.board.all().iter().map(|view| view.key.to_string()).take(10).collect();
-            tracing::info!(waiting_for = ?still, left = handles.board.len(), "still deleting");
+            tracing::info!(waiting_for = ?still, left = handles.board.len(), "waiting for deletions");
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::eventually;
 use super::manifest::managed;
 use super::site::Site;
-use super::{eventually, squids};
 
 #[tokio::test]
 async fn sigterm_leaves_the_squids_to_the_next_operator_and_exits_0() {
@@ -52,11 +52,14 @@ async fn an_end_that_takes_its_time_says_what_it_waits_for() {
     site.apply_each(["a", "b"], managed);
     let operator = site.operator().args(&["--on-exit", "delete"]).start().await;
     operator.api.all_ready(2).await;
-    // A Squid that does not hear: its end takes a grace and a kill.
-    squids::signal(site.squid_of("a").unwrap(), Signal::STOP);
     let ended = operator.terminate().await;
     assert_eq!(ended.code, Some(0));
-    let told = ended.log.entries().into_iter().find(|entry| entry["msg"] == "still deleting").expect("it is told");
+    let told = ended
+        .log
+        .entries()
+        .into_iter()
+        .find(|entry| entry["msg"] == "waiting for deletions")
+        .unwrap_or_else(|| panic!("{}", ended.log.tail()));
     assert!(told["waiting_for"].to_string().contains("crawl/a"), "{told}");
     assert!(site.squids().is_empty() && site.folders().is_empty());
 }
@@ -67,8 +70,7 @@ async fn a_second_signal_ends_at_once_with_130() {
     site.apply_each(["a"], managed);
     let operator = site.operator().args(&["--on-exit", "delete"]).start().await;
     operator.api.all_ready(1).await;
-    // A Squid that does not hear: its end takes a grace and a kill.
-    squids::signal(site.squid_of("a").unwrap(), Signal::STOP);
+    // A Squid takes some seconds to end.
     operator.signal(Signal::TERM);
     eventually("it has heard the first", async || {
         operator.log.entries().into_iter().find(|entry| entry["msg"].as_str().unwrap().starts_with("ending"))

@@ -11,7 +11,7 @@ demo: ## Builds, makes 3 Squids, leases one, crawls through it; then keeps servi
 test: ## All tests, on real parts
 	@scripts/test.sh
 
-lint: ## Format, clippy
+lint: ## Format, clippy, docs, unused dependencies
 	@scripts/lint.sh
 
 build: ## The release binary

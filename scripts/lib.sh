@@ -41,3 +41,11 @@ need_cargo() {
   [ -x "$HOME/.cargo/bin/cargo" ] && { PATH="$HOME/.cargo/bin:$PATH"; export PATH; return 0; }
   die "Rust is missing: install it from https://rustup.rs (version 1.95 or later) and run this again."
 }
+
+# need_cargo_tool NAME VERSION: installs a cargo subcommand that is missing.
+need_cargo_tool() {
+  PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+  command -v "$1" >/dev/null 2>&1 && return 0
+  say "Installing $1 $2"
+  cargo install --locked --quiet "$1@$2" || die "Could not install $1: run \`cargo install --locked $1@$2\` and this again."
+}

@@ -1,42 +1,27 @@
 //! What one decision costs: it is made after every message of every Proxy.
 
-use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use egress_actors::domain::clock::Now;
-use egress_actors::domain::desired::{Annotations, Desired, Endpoint, Flavor, HealthCheck, Managed, Placement, Scheme};
+use egress_actors::domain::desired::{Attributes, Desired, Endpoint, Scheme};
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::health::{FailureDomain, Probed, Sample, TargetGuard, Verdict};
-use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
+use egress_actors::domain::id::{HostName, ProviderName, Uid};
 use egress_actors::domain::instance::{Instance, InstanceState};
 use egress_actors::domain::plan::{Observed, ProviderFacts, ProviderSeen, Settings, plan};
 use egress_actors::domain::status::LastProbe;
+use egress_actors::testkit::world::managed;
 use url::Url;
 
 fn wished() -> Desired {
     Desired {
-        key: ProxyKey::parse("crawl/px-1").expect("valid"),
-        uid: Uid::parse("uid-1").expect("valid"),
-        generation: 1,
-        flavor: Flavor::Managed(Managed {
-            provider: ProviderName::parse("kvm").expect("valid"),
-            placement: Placement::default(),
-            cloud_init: None,
-            port: 3128,
-            credentials: None,
-        }),
-        attributes: BTreeMap::new(),
-        max_leases: 1,
-        check: HealthCheck::default(),
-        recreate_after: None,
-        paused: false,
-        deleting: false,
+        attributes: Attributes::new(),
         finalizer: true,
         host: Some(HostName::parse("a").expect("valid")),
-        annotations: Annotations::default(),
+        ..managed("px-1", "kvm")
     }
 }
 

@@ -155,7 +155,7 @@ pub struct HealthCheckSpec {
     /// An http or https URL that is fetched through the proxy. Default: the operator's `--probe-target`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// HTTP statuses that count as success: 1 to 16 of 100 to 599. Default: [204].
+    /// HTTP statuses that count as success: 1 to 16 of 100 to 599. Default: 204.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_status: Option<Vec<i64>>,
     /// Time between two probes, e.g. `30s`; at least `1s`. Default: 30s.

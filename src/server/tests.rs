@@ -241,14 +241,9 @@ fn offer(tier: &str, at: usize, capacity: u32) -> Offer {
 fn row(offer: &Offer) -> ProxyView {
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_796_083_200);
     let status = Status {
-        phase: Phase::Ready,
-        observed_generation: 1,
-        provider_id: None,
         address: Some(offer.endpoint.host.clone()),
         endpoint: Some(offer.endpoint.to_string().into()),
         exit_ip: offer.exit_ip.clone(),
-        last_probe: None,
-        recreated: None,
         conditions: vec![Condition {
             kind: ConditionType::Ready,
             truth: Truth::True,
@@ -256,6 +251,7 @@ fn row(offer: &Offer) -> ProxyView {
             message: "the latest probe went through".into(),
             since: at,
         }],
+        ..Status::blank(Phase::Ready, 1)
     };
     ProxyView {
         key: offer.key.clone(),

@@ -281,17 +281,7 @@ async fn everything_is_remembered_over_a_restart() {
     let mut rig = Rig::with(&[("b.yaml", &managed("b"))]);
     let b = rig.applied("b").await;
     rig.adopt(&b).await;
-    let status = Status {
-        phase: Phase::Ready,
-        observed_generation: 1,
-        provider_id: Some("process://local/local/1".into()),
-        address: None,
-        endpoint: None,
-        exit_ip: None,
-        last_probe: None,
-        recreated: None,
-        conditions: Vec::new(),
-    };
+    let status = Status { provider_id: Some("process://local/local/1".into()), ..Status::blank(Phase::Ready, 1) };
     let records = rig.standalone.records();
     records.write_status(&b.key, &b.uid, &status).await.unwrap();
     records.annotate_drain(&b.key, &b.uid, true).await.unwrap();

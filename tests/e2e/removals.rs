@@ -20,6 +20,12 @@ async fn four_ready(site: &Site) -> Operator {
     operator
 }
 
+fn remove_all(site: &Site) {
+    for name in NAMES {
+        site.remove(&format!("{name}.yaml"));
+    }
+}
+
 async fn all_held_back(operator: &Operator) {
     eventually("the removal is held back and told", async || {
         let line = operator.api.check("mass-removal").await;
@@ -34,9 +40,7 @@ async fn an_emptied_directory_deletes_nothing_running_or_not_until_it_is_allowed
     let operator = four_ready(&site).await;
     let pids = site.squids();
 
-    for name in NAMES {
-        site.remove(&format!("{name}.yaml"));
-    }
+    remove_all(&site);
     all_held_back(&operator).await;
     stays(TIME_FOR_HARM, "the squids run on", async || site.squids() == pids).await;
     operator.api.all_ready(4).await;
@@ -63,9 +67,7 @@ async fn manifests_that_come_back_after_an_accident_go_on_as_if_nothing_was() {
     let Some(site) = Site::new() else { return };
     let operator = four_ready(&site).await;
     let pids = site.squids();
-    for name in NAMES {
-        site.remove(&format!("{name}.yaml"));
-    }
+    remove_all(&site);
     all_held_back(&operator).await;
     site.apply_each(NAMES, managed);
     eventually("nothing is held back any more", async || {

@@ -31,7 +31,7 @@ fn warned(world: &World, name: &str, reason: Reason) -> bool {
     world.sink.about(name).iter().any(|event| event.reason == reason && event.severity == Severity::Warning)
 }
 
-async fn drained(world: &World, name: &str) -> bool {
+fn drained(world: &World, name: &str) -> bool {
     let status = world.store.status(name).unwrap();
     status.condition(ConditionType::Drained).unwrap().truth == Truth::True
 }
@@ -90,7 +90,7 @@ async fn the_drain_annotation_keeps_it_from_being_granted_and_tells_when_no_leas
     });
     pass(MINUTE).await;
     assert!(!is_on_offer(&world, "px-1").await);
-    assert!(!drained(&world, "px-1").await);
+    assert!(!drained(&world, "px-1"));
     // Its offer changes meanwhile: another place to be reached from.
     world.prober.set_exit_ip("203.0.113.9");
     pass(MINUTE).await;
@@ -98,7 +98,7 @@ async fn the_drain_annotation_keeps_it_from_being_granted_and_tells_when_no_leas
     release(&world, &held).await;
     world.eventually("it is told", 10 * SECOND, |world| ready_of(world, "px-1").0 == Reason::Healthy).await;
     pass(10 * SECOND).await;
-    assert!(drained(&world, "px-1").await, "{:?}", world.store.status("px-1"));
+    assert!(drained(&world, "px-1"), "{:?}", world.store.status("px-1"));
     for _ in 0..20 {
         assert!(world.lease(any()).await.is_err());
         pass(MINUTE).await;
@@ -132,10 +132,10 @@ async fn one_that_unhealthy_is_drained_too_once_its_lease_ends() {
     world.eventually("unhealthy", 3 * MINUTE, |world| world.store.phase("px-1") == Some(Phase::Unhealthy)).await;
     world.prober.set("px-1.hv1", Path::Open);
     world.eventually("back", 3 * MINUTE, |world| world.store.phase("px-1") == Some(Phase::Ready)).await;
-    assert!(!drained(&world, "px-1").await);
+    assert!(!drained(&world, "px-1"));
     release(&world, &held).await;
     pass(10 * SECOND).await;
-    assert!(drained(&world, "px-1").await);
+    assert!(drained(&world, "px-1"));
 }
 
 #[tokio::test(start_paused = true)]

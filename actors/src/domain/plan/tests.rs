@@ -12,14 +12,13 @@ use std::time::{Duration, Instant, SystemTime};
 use secrecy::SecretString;
 
 use super::*;
-use crate::domain::desired::{
-    Annotations, CloudInit, External, Flavor, HealthCheck, Managed, Placement, Scheme, SecretRef,
-};
+use crate::domain::desired::{Attributes, CloudInit, External, Flavor, Scheme, SecretRef};
 use crate::domain::error::OpError;
 use crate::domain::health::{Blame, Probed, Verdict};
-use crate::domain::id::{ProviderName, ProxyKey, Uid};
+use crate::domain::id::Uid;
 use crate::domain::instance::{Instance, InstanceState, SecretBytes};
 use crate::domain::status::{ConditionType, LastProbe, Phase, Truth};
+use crate::testkit;
 
 const SETTLE: Duration = Duration::from_secs(20);
 
@@ -36,27 +35,8 @@ fn credentials(password: &str) -> Credentials {
 }
 
 fn managed() -> Desired {
-    Desired {
-        key: ProxyKey::parse("crawl/px-1").expect("valid"),
-        uid: Uid::parse("uid-1").expect("valid"),
-        generation: 1,
-        flavor: Flavor::Managed(Managed {
-            provider: ProviderName::parse("kvm").expect("valid"),
-            placement: Placement::default(),
-            cloud_init: None,
-            port: 3128,
-            credentials: None,
-        }),
-        attributes: std::collections::BTreeMap::new(),
-        max_leases: 1,
-        check: HealthCheck::default(),
-        recreate_after: None,
-        paused: false,
-        deleting: false,
-        finalizer: false,
-        host: None,
-        annotations: Annotations::default(),
-    }
+    let uid = Uid::parse("uid-1").expect("valid");
+    Desired { uid, attributes: Attributes::new(), ..testkit::world::managed("px-1", "kvm") }
 }
 
 fn external() -> Desired {

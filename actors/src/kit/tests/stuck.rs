@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
 use super::super::work::{Done, work};
 use super::super::{Reply, Restart};
 use super::*;
@@ -40,6 +42,15 @@ impl Block {
     fn future(&self) -> impl Future<Output = ()> + Send + use<> {
         let gate = self.0.clone();
         async move { gate.wait() }
+    }
+
+    /// An operation `op` of `top` that is stuck so; what is told of its end.
+    fn start_spinning(&self, scene: &Scene, within: Duration) -> UnboundedReceiver<Done<()>> {
+        let (told, heard) = unbounded_channel();
+        let reply = Reply::new(move |done| drop(told.send(done)), || Done::Lost);
+        let op = work("op", std::time::Instant::now() + within, self.future(), reply);
+        assert!(scene.top.cast(Msg::run(move |ctx| assert!(ctx.start(op)))).is_ok());
+        heard
     }
 
     fn holds(&self) -> bool {
@@ -151,13 +162,8 @@ async fn a_stop_of_all_leaves_the_stuck_behind_and_counts_them() {
 async fn a_deadline_frees_although_the_future_never_yields() {
     let log = Log::default();
     let scene = Scene::up::<ONE>(&log, []).await;
-    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
-    let reply = Reply::new(move |done| drop(told.send(done)), || Done::Lost);
     let block = Block::default();
-    let spinning = block.future();
-    let deadline = std::time::Instant::now() + Duration::from_millis(50);
-    let op = work("op", deadline, spinning, reply);
-    assert!(scene.top.cast(Msg::run(move |ctx| assert!(ctx.start(op)))).is_ok());
+    let mut heard = block.start_spinning(&scene, Duration::from_millis(50));
     let done = tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.expect("freed while it spins");
     assert_eq!(done, Some(Done::Deadline));
     assert!(block.holds());
@@ -170,12 +176,8 @@ async fn a_deadline_frees_although_the_future_never_yields() {
 async fn a_killed_operation_answers_lost_although_its_future_never_yields() {
     let log = Log::default();
     let scene = Scene::up::<ONE>(&log, []).await;
-    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
-    let reply = Reply::new(move |done| drop(told.send(done)), || Done::Lost);
     let block = Block::default();
-    let spinning = block.future();
-    let op = work("op", std::time::Instant::now() + Duration::from_mins(10), spinning, reply);
-    assert!(scene.top.cast(Msg::run(move |ctx| assert!(ctx.start(op)))).is_ok());
+    let mut heard = block.start_spinning(&scene, Duration::from_mins(10));
     eventually("it spins", || block.holds()).await;
     assert!(scene.top.cast(Msg::run(|ctx| ctx.kill_child(&"op".into()))).is_ok());
     let done = tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.expect("told while it spins");

@@ -6,13 +6,15 @@
 //!
 //! **Isolation.** At most `max(2, workers / 8)` slots serve one failure domain, and Proxies whose latest probe failed
 //! share a lane of half the slots, of which one domain gets a quarter of its cap: whoever swallows probes waits behind
-//! its own kind. So do those of which no probe went through yet. Domains take turns. Lateness is measured, and is never a
-//! failed probe.
+//! its own kind. So do newcomers of a domain of which nobody is known to be good. Domains take turns, and a probe that is
+//! slow gives its slot up to those who wait: it is made anew among the suspects. Lateness is measured, and is never a failed
+//! probe.
 
 mod schedule;
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,10 @@ use crate::kit::actor::InitError;
 use crate::kit::{Behavior, ChildSpec, Ctx, Fired, Ref, Reply, Tell, Timers};
 use crate::names;
 use crate::ports::Prober;
+
+/// A probe without an answer for this long, or for a quarter of its timeout, gives its slot up if others need it; one
+/// through a proxy that is known to take its time, after twice that time.
+const SLOW_AFTER: Duration = Duration::from_millis(500);
 
 /// A probe is cut this long after its own deadline should have ended it.
 const GRACE: Duration = Duration::from_secs(1);
@@ -104,6 +110,8 @@ enum ProbesMsg {
     Synced(Arc<HashSet<Uid>>),
     /// Somebody reports trouble: look now.
     LookNow(Uid),
+    /// A probe has no answer yet.
+    Slow(Uid, u64),
     /// A probe ended.
     Done(Uid, u64, Box<ProbeOutcome>),
     /// Our own look at a target ended.
@@ -111,7 +119,7 @@ enum ProbesMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(ProbesMsg: Track, Untrack, Synced, LookNow, Done, Direct, Timer);
+crate::named!(ProbesMsg: Track, Untrack, Synced, LookNow, Slow, Done, Direct, Timer);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Alarm {
@@ -148,6 +156,15 @@ struct Tracked {
     suspect: bool,
     /// A probe of it went through, or it was recorded Ready.
     proven: bool,
+    /// What the latest probe took that went through.
+    usual: Duration,
+}
+
+impl Tracked {
+    fn slow_after(&self) -> Duration {
+        let timeout = self.track.check.timeout;
+        SLOW_AFTER.min(timeout / 4).max(self.usual * 2).min(timeout)
+    }
 }
 
 impl Drop for Tracked {
@@ -205,6 +222,7 @@ impl Probes {
                 looked_at: None,
                 suspect: false,
                 proven,
+                usual: Duration::ZERO,
             },
         );
     }
@@ -234,8 +252,14 @@ impl Probes {
     /// Starts what is due and admitted, and arms the timer for the rest.
     fn pump(&mut self, ctx: &mut Ctx<ProbesMsg>) {
         let now = ctx.now().mono;
-        while let Some(uid) = self.schedule.next(now) {
-            self.start(&uid, now, ctx);
+        loop {
+            if let Some(uid) = self.schedule.next(now) {
+                self.start(&uid, now, ctx);
+            } else if let Some(uid) = self.schedule.cut() {
+                self.cut(&uid);
+            } else {
+                break;
+            }
         }
         let due = self.schedule.next_due(now);
         if due != self.armed {
@@ -258,23 +282,45 @@ impl Probes {
             timeout: tracked.track.check.timeout,
         };
         let (uid, generation) = (uid.clone(), tracked.generation);
-        let tell = ctx.tell(move |outcome| ProbesMsg::Done(uid.clone(), generation, Box::new(outcome)));
+        let (tell, slow, slow_after) = (ctx.tell(|message| message), uid.clone(), tracked.slow_after());
+        let done = tell.clone();
         // Dropped unanswered, by a panic or an abort, it still gives its slot back.
         let reply = Reply::new(
-            move |outcome| tell.send(outcome),
+            move |outcome| done.send(ProbesMsg::Done(uid, generation, Box::new(outcome))),
             || failed(Duration::ZERO, Reason::Lost, "the probe was cut short"),
         );
         let prober = self.args.prober.clone();
         let task = tokio::spawn(async move {
-            let within = probe.timeout + GRACE;
-            let run = AssertUnwindSafe(prober.probe(&probe)).catch_unwind();
-            reply.send(match tokio::time::timeout(within, run).await {
+            let (began, within) = (tokio::time::Instant::now(), probe.timeout + GRACE);
+            let mut run = pin!(AssertUnwindSafe(prober.probe(&probe)).catch_unwind());
+            let mut ended = tokio::time::timeout(slow_after, &mut run).await;
+            if ended.is_err() {
+                tell.send(ProbesMsg::Slow(slow, generation));
+                ended = tokio::time::timeout_at(began + within, run).await;
+            }
+            reply.send(match ended {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(_)) => failed(Duration::ZERO, Reason::Internal, "the prober panicked"),
                 Err(_) => failed(within, Reason::ProxyTimeout, "the probe did not end by its deadline"),
             });
         });
         tracked.running = Some(task.abort_handle());
+    }
+
+    /// Ends a slow probe, as others need its slot. That is no failure: it is made anew, with all the time it needs.
+    fn cut(&mut self, uid: &Uid) {
+        let Some(tracked) = self.tracked.get_mut(uid) else { return };
+        self.generation += 1;
+        tracked.generation = self.generation;
+        if let Some(running) = tracked.running.take() {
+            running.abort();
+        }
+    }
+
+    fn is_slow(&mut self, uid: &Uid, generation: u64) {
+        if self.tracked.get(uid).is_some_and(|tracked| tracked.generation == generation) {
+            self.schedule.is_slow(uid);
+        }
     }
 
     fn done(&mut self, uid: &Uid, generation: u64, outcome: &ProbeOutcome, ctx: &Ctx<ProbesMsg>) {
@@ -301,7 +347,10 @@ impl Probes {
         tracked.suspect = outcome.fault.as_ref().is_some_and(|fault| fault.blame == Blame::Proxy);
         let interval = tracked.track.check.interval;
         tracked.due = now.mono + interval.mul_f64(0.9 + rand::random::<f64>() * 0.2);
-        tracked.proven |= outcome.fault.is_none();
+        if outcome.fault.is_none() {
+            tracked.proven = true;
+            tracked.usual = outcome.latency;
+        }
         let lane = match (tracked.suspect, tracked.proven) {
             (true, _) => Lane::Suspect,
             (false, true) => Lane::Usual,
@@ -427,6 +476,7 @@ impl Behavior for Probes {
                 }
             }
             ProbesMsg::LookNow(uid) => self.look_now(&uid, ctx.now().mono),
+            ProbesMsg::Slow(uid, generation) => self.is_slow(&uid, generation),
             ProbesMsg::Done(uid, generation, outcome) => self.done(&uid, generation, &outcome, ctx),
             ProbesMsg::Direct(target, succeeded) => {
                 if let Some(look) = self.direct.get_mut(&target) {

@@ -15,9 +15,6 @@
 //! their probes all at once are found out one by one, as a probe that is slow gives its slot up to whoever needs it.
 //! Against the opposite, more known good ones than the slots can serve, newcomers and suspects have a few slots first.
 
-#[cfg(test)]
-mod shares;
-
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
@@ -251,19 +248,17 @@ impl Schedule {
     /// When there is no next one: a Proxy whose slow probe is over, if that lets somebody start who is no suspect. It waits
     /// for a slot as a suspect from then on. Says nothing about the Proxy.
     pub fn cut(&mut self) -> Option<Uid> {
-        let held_by = |schedule: &Self, lane: Option<Lane>| {
-            let mut slow = schedule.slow.iter().map(|(_, uid)| uid);
-            slow.find(|uid| lane.is_none() || schedule.entries.get(*uid).map(|entry| entry.lane) == lane).cloned()
-        };
-        let uid = if self.slow.is_empty() {
-            return None;
+        let from: &[Lane] = if self.slow.is_empty() {
+            &[]
         } else if self.waits(Lane::Usual) {
-            held_by(self, None)
+            &[Lane::Usual, Lane::Newcomer]
         } else if self.waits(Lane::Newcomer) {
-            held_by(self, Some(Lane::Newcomer))
+            &[Lane::Newcomer]
         } else {
-            None
-        }?;
+            &[]
+        };
+        let holds = |uid: &&Uid| self.entries.get(*uid).is_some_and(|entry| from.contains(&entry.lane));
+        let uid = self.slow.iter().map(|(_, uid)| uid).find(holds)?.clone();
         let entry = self.entries.get_mut(&uid)?;
         let State::Running(pace) = entry.state else { return None };
         let (lane, domain) = (entry.lane, entry.domain.clone());

@@ -286,7 +286,9 @@ proptest! {
         }
         prop_assert!(waiting.is_empty(), "never probed: {waiting:?}");
         // And nothing is left of those that are gone.
-        all.iter().for_each(|uid| rig.schedule.remove(uid));
+        for uid in &all {
+            rig.schedule.remove(uid);
+        }
         let left = &rig.schedule;
         prop_assert!(left.slow.is_empty() && left.running.is_empty() && left.proven.is_empty());
         prop_assert!(left.sleeping.is_empty() && left.lanes.iter().all(|lane| lane.waiting.is_empty()));

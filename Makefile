@@ -22,7 +22,7 @@ run-dev: ## The operator on config/samples/standalone, logs as text, state in .d
 		--providers-config config/samples/providers-standalone.yaml --echo-addr 127.0.0.1:8092 \
 		--probe-target http://127.0.0.1:8092/echo --log-format text
 
-bench: ## Criterion: lease book, plan, kit
+bench: ## Criterion: lease book, plan, kit; a message beside bare ractor, a grant by size of the fleet
 	@scripts/setup.sh && cargo bench --locked -p egress-actors
 
 bench-probes: ## Probes a second through one Squid, beside a bare loop; memory of an idle Proxy

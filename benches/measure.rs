@@ -29,7 +29,11 @@ pub fn run(name: &str, measure: impl FnOnce() -> Result<Section, Trouble>) -> Ex
     let written = measure().and_then(|section| {
         let text = section.text();
         say(&text);
-        write_section(Path::new(PAGE), name, &text)?;
+        if is_quick() {
+            say(&format!("{name}: a quick look only; {PAGE} stays as it is"));
+        } else {
+            write_section(Path::new(PAGE), name, &text)?;
+        }
         for line in section.results {
             say(&line);
         }
@@ -42,6 +46,11 @@ pub fn run(name: &str, measure: impl FnOnce() -> Result<Section, Trouble>) -> Ex
             ExitCode::FAILURE
         }
     }
+}
+
+/// Asked by `-- --quick`: a look that all works, in a fraction of the time, that goes onto no page.
+pub fn is_quick() -> bool {
+    std::env::args().any(|argument| argument == "--quick")
 }
 
 /// A line for whoever watches.

@@ -122,7 +122,7 @@ fn kit_sum(runtime: &Runtime) -> (Root, Ref<Msg>, Entry<Msg>) {
     })
 }
 
-fn messages(c: &mut Criterion, runtime: &Runtime, threads: &str) {
+fn messages(c: &mut Criterion, runtime: &Runtime, threads: &'static str) -> Ratio {
     let bare = runtime.block_on(async { Actor::spawn(None, Bare, ()).await.expect("no name to collide with").0 });
     let (_root, to, entry) = kit_sum(runtime);
     let done = Arc::new(Notify::new());
@@ -172,12 +172,32 @@ fn messages(c: &mut Criterion, runtime: &Runtime, threads: &str) {
         })
         .collect();
     ratios.sort_by(f64::total_cmp);
-    println!(
-        "RESULT kit_message_cost_vs_ractor threads={threads} median={:.2} p10={:.2} p90={:.2}",
-        ratios[ratios.len() / 2],
-        ratios[ratios.len() / 10],
-        ratios[ratios.len() * 9 / 10]
-    );
+    let at = |tenth: usize| ratios[ratios.len() * tenth / 10];
+    Ratio { threads, p10: at(1), median: at(5), p90: at(9) }
+}
+
+/// Cost of a message of ours over that of a bare one.
+struct Ratio {
+    threads: &'static str,
+    p10: f64,
+    median: f64,
+    p90: f64,
+}
+
+fn tell(ratios: &[Ratio]) {
+    println!("| message, kit over bare ractor | ratio | 10 % to 90 % | at most |");
+    println!("|:------------------------------|------:|-------------:|--------:|");
+    for Ratio { threads, p10, median, p90 } in ratios {
+        println!(
+            "| {:<29} | {median:>5.2} | {:>12} | {:>7} |",
+            format!("threads: {threads}"),
+            format!("{p10:.2} to {p90:.2}"),
+            2
+        );
+    }
+    for Ratio { threads, p10, median, p90 } in ratios {
+        println!("RESULT kit_message_cost_vs_ractor threads={threads} median={median:.2} p10={p10:.2} p90={p90:.2}");
+    }
 }
 
 fn burst_time(runtime: &Runtime, done: &Arc<Notify>, cast: impl Fn(Msg)) -> Duration {
@@ -310,10 +330,11 @@ fn main() {
     }
     let mut criterion = Criterion::default().configure_from_args();
     let one = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    messages(&mut criterion, &one, "one");
+    let with_one = messages(&mut criterion, &one, "one");
     ends(&mut criterion, &one);
     let two = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    messages(&mut criterion, &two, "two");
+    let with_two = messages(&mut criterion, &two, "two");
     criterion.final_summary();
+    tell(&[with_one, with_two]);
     memory();
 }

@@ -2,11 +2,13 @@
 //!
 //! `cargo bench -p egress-actors --bench lease_book`
 
+#![expect(clippy::print_stdout, reason = "a bench reports")]
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group};
 use egress_actors::domain::clock::Now;
 use egress_actors::domain::desired::{Attributes, Endpoint, Scheme};
 use egress_actors::domain::id::{ProxyKey, Uid};
@@ -152,4 +154,34 @@ criterion_group! {
     config = Criterion::default().sample_size(30).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(2));
     targets = grant_and_release, refusal
 }
-criterion_main!(benches);
+
+/// Sizes take turns in one run, so that the ratio does not hang on what else the machine does.
+fn growth() {
+    const ROUNDS: u32 = 2_000;
+    let asks: Vec<Ask> = (0..CLASSES).map(|class| ask(class, None)).collect();
+    let mut clock = now();
+    let mut books = FLEETS.map(|size| (fleet(size, clock), Vec::new()));
+    for _ in 0..41 {
+        for (book, seen) in &mut books {
+            seen.push(rounds(book, &asks, ROUNDS.into(), &mut clock) / ROUNDS);
+        }
+    }
+    let medians = books.map(|(_, mut seen)| {
+        seen.sort_unstable();
+        seen[seen.len() / 2].as_secs_f64() * 1e9
+    });
+    println!("| grant and release, among |    ns | of that among {} |", FLEETS[0]);
+    println!("|:-------------------------|------:|------------------:|");
+    for (size, ns) in FLEETS.iter().zip(medians) {
+        println!("| {:<24} | {ns:>5.0} | {:>17.2} |", format!("{size} Proxies"), ns / medians[0]);
+    }
+    for (size, ns) in FLEETS.iter().zip(medians) {
+        println!("RESULT lease_book_grant_and_release proxies={size} ns={ns:.0} ratio={:.2}", ns / medians[0]);
+    }
+}
+
+fn main() {
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+    growth();
+}

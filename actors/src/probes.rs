@@ -6,13 +6,16 @@
 //!
 //! **Isolation.** At most `max(2, workers / 8)` slots serve one failure domain, and Proxies whose latest probe failed
 //! share a lane of half the slots, of which one domain gets a quarter of its cap: whoever swallows probes waits behind
-//! its own kind. So do those of which no probe went through yet. Domains take turns. Lateness is measured, and is never a
-//! failed probe.
+//! its own kind. So do newcomers of a domain of which nobody is known to be good. Domains take turns, and a probe that is
+//! slow gives its slot up to those who wait: it is made anew among the suspects. Lateness is measured, and is never a failed
+//! probe.
 
 mod schedule;
+mod targets;
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,9 +24,10 @@ use tokio::task::AbortHandle;
 use url::Url;
 
 use self::schedule::{Lane, Schedule};
+use self::targets::Targets;
 use crate::domain::desired::{Endpoint, HealthCheck};
 use crate::domain::health::{
-    Blame, FailureDomain, Probe, ProbeFault, ProbeOutcome, Probed, Sample, Streak, Suspicion, TargetGuard, Thresholds,
+    Blame, FailureDomain, Probe, ProbeFault, ProbeOutcome, Probed, Sample, Streak, Thresholds,
 };
 use crate::domain::id::{ProxyKey, Uid};
 use crate::domain::instance::Credentials;
@@ -34,6 +38,10 @@ use crate::kit::{Behavior, ChildSpec, Ctx, Fired, Ref, Reply, Tell, Timers};
 use crate::names;
 use crate::ports::Prober;
 
+/// A probe without an answer for this long, or for a quarter of its timeout, gives its slot up if others need it; one
+/// through a proxy that is known to take its time, after twice that time.
+const SLOW_AFTER: Duration = Duration::from_millis(500);
+
 /// A probe is cut this long after its own deadline should have ended it.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -42,9 +50,6 @@ const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 
 /// While a target fails, our own looks at it come this often.
 const DIRECT_EVERY: Duration = Duration::from_secs(15);
-
-/// Our own looks under way at once, over all targets.
-const DIRECT_AT_ONCE: usize = 4;
 
 /// A Proxy to be probed from now on.
 #[derive(Debug, Clone)]
@@ -104,6 +109,8 @@ enum ProbesMsg {
     Synced(Arc<HashSet<Uid>>),
     /// Somebody reports trouble: look now.
     LookNow(Uid),
+    /// A probe has no answer yet.
+    Slow(Uid, u64),
     /// A probe ended.
     Done(Uid, u64, Box<ProbeOutcome>),
     /// Our own look at a target ended.
@@ -111,7 +118,7 @@ enum ProbesMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(ProbesMsg: Track, Untrack, Synced, LookNow, Done, Direct, Timer);
+crate::named!(ProbesMsg: Track, Untrack, Synced, LookNow, Slow, Done, Direct, Timer);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Alarm {
@@ -139,15 +146,32 @@ impl std::fmt::Debug for ProbesArgs {
 struct Tracked {
     track: Track,
     target: Arc<Url>,
-    streak: Streak,
+    known: Known,
     /// An answer to an older one is dropped.
     generation: u64,
     running: Option<AbortHandle>,
     due: Instant,
     looked_at: Option<Instant>,
-    suspect: bool,
-    /// A probe of it went through, or it was recorded Ready.
-    proven: bool,
+}
+
+/// What its probes said so far.
+#[derive(Debug, Clone)]
+struct Known {
+    streak: Streak,
+    lane: Lane,
+    /// What the latest probe took that went through.
+    usual: Duration,
+}
+
+impl Tracked {
+    fn probe(&self) -> Probe {
+        probe(&self.track, &self.target)
+    }
+
+    fn slow_after(&self) -> Duration {
+        let timeout = self.track.check.timeout;
+        SLOW_AFTER.min(timeout / 4).max(self.known.usual * 2).min(timeout)
+    }
 }
 
 impl Drop for Tracked {
@@ -158,23 +182,11 @@ impl Drop for Tracked {
     }
 }
 
-/// Our own look at a target.
-#[derive(Debug, Default)]
-struct DirectLook {
-    running: bool,
-    at: Option<Instant>,
-    /// A failure at the target was seen since the latest look.
-    doubted: bool,
-    users: usize,
-}
-
 struct Probes {
     args: ProbesArgs,
     tracked: HashMap<Uid, Tracked>,
     schedule: Schedule,
-    guard: TargetGuard,
-    direct: HashMap<Arc<Url>, DirectLook>,
-    suspects: HashMap<Arc<Url>, Suspicion>,
+    targets: Targets,
     generation: u64,
     /// What the timer is set to: most messages do not change it.
     armed: Option<Instant>,
@@ -184,58 +196,45 @@ struct Probes {
 impl Probes {
     fn track(&mut self, track: Track, now: Instant) {
         let target = track.check.target.clone().unwrap_or_else(|| self.args.default_target.clone());
-        let old = self.remove(&track.uid, Some((&track, &target)));
+        // Before the old one leaves its target, which may be the same.
+        self.targets.join(probe(&track, &target));
+        // The same place probed in the same way keeps what is known of it: a change of labels is no reason to doubt it.
+        let known = self.remove(&track.uid, Some((&track, &target))).unwrap_or_else(|| {
+            let (streak, lane) =
+                if track.trusted { (Streak::presumed_healthy(), Lane::Usual) } else { (Streak::new(), Lane::Newcomer) };
+            Known { streak, lane, usual: Duration::ZERO }
+        });
         self.generation += 1;
-        let uid = track.uid.clone();
-        // The same place probed in the same way keeps its streak: a change of labels is no reason to doubt it.
-        let fresh = if track.trusted { Streak::presumed_healthy() } else { Streak::new() };
-        let (streak, proven) = old.unwrap_or((fresh, track.trusted));
-        self.direct.entry(target.clone()).or_default().users += 1;
-        let lane = if proven { Lane::Usual } else { Lane::Newcomer };
-        self.schedule.add(&uid, &track.domain, lane, now);
-        self.tracked.insert(
-            uid,
-            Tracked {
-                track,
-                target,
-                streak,
-                generation: self.generation,
-                running: None,
-                due: now,
-                looked_at: None,
-                suspect: false,
-                proven,
-            },
-        );
+        let (uid, generation) = (track.uid.clone(), self.generation);
+        self.schedule.add(&uid, &track.domain, known.lane, now);
+        self.tracked
+            .insert(uid, Tracked { track, target, known, generation, running: None, due: now, looked_at: None });
     }
 
-    /// Takes a Proxy out. Its streak comes back, and whether it is proven, if `next` is probed at the same place and target.
-    fn remove(&mut self, uid: &Uid, next: Option<(&Track, &Arc<Url>)>) -> Option<(Streak, bool)> {
+    /// Takes a Proxy out. What is known of it comes back if `next` is probed at the same place and target.
+    fn remove(&mut self, uid: &Uid, next: Option<(&Track, &Arc<Url>)>) -> Option<Known> {
         let old = self.tracked.remove(uid)?;
         self.schedule.remove(uid);
-        let same = next.is_some_and(|(track, target)| {
-            track.endpoint == old.track.endpoint && *target == old.target && track.credentials == old.track.credentials
-        });
-        if next.is_none_or(|(_, target)| *target != old.target) {
-            self.guard.forget(&old.target, uid);
-        }
-        if let Some(look) = self.direct.get_mut(&old.target) {
-            look.users -= 1;
-            if look.users == 0 && next.is_none_or(|(_, target)| *target != old.target) {
-                self.direct.remove(&old.target);
-                // Nobody probes it any more: it is not suspect either.
-                self.tell_suspicion(&old.target, None);
-                self.guard.keep_only(|target| *target != *old.target);
-            }
-        }
-        same.then(|| (old.streak.clone(), old.proven))
+        self.targets.leave(&old.target);
+        let Some((track, _)) = next.filter(|(_, target)| **target == old.target) else {
+            self.targets.forget(&old.target, uid);
+            return None;
+        };
+        let same = track.endpoint == old.track.endpoint && track.credentials == old.track.credentials;
+        same.then(|| old.known.clone())
     }
 
     /// Starts what is due and admitted, and arms the timer for the rest.
     fn pump(&mut self, ctx: &mut Ctx<ProbesMsg>) {
         let now = ctx.now().mono;
-        while let Some(uid) = self.schedule.next(now) {
-            self.start(&uid, now, ctx);
+        loop {
+            if let Some(uid) = self.schedule.next(now) {
+                self.start(&uid, now, ctx);
+            } else if let Some(uid) = self.schedule.cut() {
+                self.cut(&uid);
+            } else {
+                break;
+            }
         }
         let due = self.schedule.next_due(now);
         if due != self.armed {
@@ -250,31 +249,47 @@ impl Probes {
     fn start(&mut self, uid: &Uid, now: Instant, ctx: &Ctx<ProbesMsg>) {
         let Some(tracked) = self.tracked.get_mut(uid) else { return };
         metrics::histogram!(names::PROBE_LAG_SECONDS).record(now.saturating_duration_since(tracked.due));
-        let probe = Probe {
-            endpoint: tracked.track.endpoint.clone(),
-            credentials: tracked.track.credentials.clone(),
-            target: tracked.target.clone(),
-            expect_status: tracked.track.check.expect_status.clone(),
-            timeout: tracked.track.check.timeout,
-        };
+        let probe = tracked.probe();
         let (uid, generation) = (uid.clone(), tracked.generation);
-        let tell = ctx.tell(move |outcome| ProbesMsg::Done(uid.clone(), generation, Box::new(outcome)));
+        let (tell, slow, slow_after) = (ctx.tell(|message| message), uid.clone(), tracked.slow_after());
+        let done = tell.clone();
         // Dropped unanswered, by a panic or an abort, it still gives its slot back.
         let reply = Reply::new(
-            move |outcome| tell.send(outcome),
+            move |outcome| done.send(ProbesMsg::Done(uid, generation, Box::new(outcome))),
             || failed(Duration::ZERO, Reason::Lost, "the probe was cut short"),
         );
         let prober = self.args.prober.clone();
         let task = tokio::spawn(async move {
-            let within = probe.timeout + GRACE;
-            let run = AssertUnwindSafe(prober.probe(&probe)).catch_unwind();
-            reply.send(match tokio::time::timeout(within, run).await {
+            let (began, within) = (tokio::time::Instant::now(), probe.timeout + GRACE);
+            let mut run = pin!(AssertUnwindSafe(prober.probe(&probe)).catch_unwind());
+            let mut ended = tokio::time::timeout(slow_after, &mut run).await;
+            if ended.is_err() {
+                tell.send(ProbesMsg::Slow(slow, generation));
+                ended = tokio::time::timeout_at(began + within, run).await;
+            }
+            reply.send(match ended {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(_)) => failed(Duration::ZERO, Reason::Internal, "the prober panicked"),
                 Err(_) => failed(within, Reason::ProxyTimeout, "the probe did not end by its deadline"),
             });
         });
         tracked.running = Some(task.abort_handle());
+    }
+
+    /// Ends a slow probe, as others need its slot. That is no failure: it is made anew, with all the time it needs.
+    fn cut(&mut self, uid: &Uid) {
+        let Some(tracked) = self.tracked.get_mut(uid) else { return };
+        self.generation += 1;
+        tracked.generation = self.generation;
+        if let Some(running) = tracked.running.take() {
+            running.abort();
+        }
+    }
+
+    fn is_slow(&mut self, uid: &Uid, generation: u64) {
+        if self.tracked.get(uid).is_some_and(|tracked| tracked.generation == generation) {
+            self.schedule.is_slow(uid);
+        }
     }
 
     fn done(&mut self, uid: &Uid, generation: u64, outcome: &ProbeOutcome, ctx: &Ctx<ProbesMsg>) {
@@ -289,25 +304,18 @@ impl Probes {
 
         // The guard sees the probe before the streak does, or the one that makes a target suspect would still count.
         let sample = Sample::from(outcome);
-        self.guard.on_probe(&tracked.target, &tracked.track.domain, uid, sample, now.mono);
-        if sample == Sample::TargetFault
-            && let Some(look) = self.direct.get_mut(&tracked.target)
-        {
-            look.doubted = true;
+        let suspect = self.targets.on_probe(&tracked.target, &tracked.track.domain, uid, sample, now.mono);
+        let known = &mut tracked.known;
+        let verdict = known.streak.count(outcome, Thresholds::from(&tracked.track.check), suspect).clone();
+        match outcome.fault.as_ref().map(|fault| fault.blame) {
+            None => (known.lane, known.usual) = (Lane::Usual, outcome.latency),
+            Some(Blame::Proxy) => known.lane = Lane::Suspect,
+            // It says nothing of the Proxy.
+            Some(Blame::Target) => {}
         }
-        let suspicion = self.guard.suspicion(&tracked.target);
-        let thresholds = Thresholds::from(&tracked.track.check);
-        let verdict = tracked.streak.count(outcome, thresholds, suspicion.is_some()).clone();
-        tracked.suspect = outcome.fault.as_ref().is_some_and(|fault| fault.blame == Blame::Proxy);
         let interval = tracked.track.check.interval;
         tracked.due = now.mono + interval.mul_f64(0.9 + rand::random::<f64>() * 0.2);
-        tracked.proven |= outcome.fault.is_none();
-        let lane = match (tracked.suspect, tracked.proven) {
-            (true, _) => Lane::Suspect,
-            (false, true) => Lane::Usual,
-            (false, false) => Lane::Newcomer,
-        };
-        self.schedule.ended(uid, lane, tracked.due);
+        self.schedule.ended(uid, known.lane, tracked.due);
         tracked.track.tell.send(Probed {
             verdict,
             probe: LastProbe {
@@ -319,26 +327,6 @@ impl Probes {
             blame: outcome.fault.as_ref().map(|fault| fault.blame),
             exit_ip: outcome.exit_ip.clone(),
         });
-        let target = tracked.target.clone();
-        self.tell_suspicion(&target, suspicion);
-    }
-
-    /// Says so, once, when the guard changes its mind about a target.
-    fn tell_suspicion(&mut self, target: &Arc<Url>, suspicion: Option<Suspicion>) {
-        let name = target.host_str().unwrap_or("unknown").to_owned();
-        match (self.suspects.contains_key(target), suspicion) {
-            (false, Some(why)) => {
-                tracing::warn!(%target, ?why, reason = %Reason::ProbeTargetSuspect, "probe target is suspect: its faults do not count against proxies");
-                metrics::gauge!(names::PROBE_TARGET_SUSPECT, "target" => name).set(1.0);
-                self.suspects.insert(target.clone(), why);
-            }
-            (true, None) => {
-                tracing::info!(%target, reason = %Reason::ProbeTargetTrusted, "probe target is trusted again");
-                metrics::gauge!(names::PROBE_TARGET_SUSPECT, "target" => name).set(0.0);
-                self.suspects.remove(target);
-            }
-            (true, Some(_)) | (false, None) => {}
-        }
     }
 
     fn look_now(&mut self, uid: &Uid, now: Instant) {
@@ -351,30 +339,10 @@ impl Probes {
         }
     }
 
-    /// Our own looks at targets: once to prove that we can, then while somebody doubts.
+    /// Our own looks at targets.
     fn look_directly(&mut self, ctx: &Ctx<ProbesMsg>) {
-        let now = ctx.now().mono;
-        let mut under_way = self.direct.values().filter(|look| look.running).count();
-        for (target, look) in &mut self.direct {
-            if under_way >= DIRECT_AT_ONCE {
-                break;
-            }
-            let wanted = look.at.is_none() || look.doubted || self.suspects.contains_key(target);
-            if look.running || !wanted {
-                continue;
-            }
-            under_way += 1;
-            (look.running, look.at, look.doubted) = (true, Some(now), false);
-            let user = self.tracked.values().find(|tracked| tracked.target == *target);
-            let Some(user) = user else { continue };
-            let probe = Probe {
-                endpoint: user.track.endpoint.clone(),
-                credentials: None,
-                target: target.clone(),
-                expect_status: user.track.check.expect_status.clone(),
-                timeout: user.track.check.timeout,
-            };
-            let (prober, target) = (self.args.prober.clone(), target.clone());
+        for probe in self.targets.looks() {
+            let (prober, target) = (self.args.prober.clone(), probe.target.clone());
             let tell = ctx.tell(move |succeeded| ProbesMsg::Direct(target.clone(), succeeded));
             let reply = Reply::new(move |succeeded| tell.send(succeeded), || false);
             tokio::spawn(async move {
@@ -383,6 +351,16 @@ impl Probes {
                 reply.send(looked.is_ok_and(|outcome| outcome.fault.is_none()));
             });
         }
+    }
+}
+
+fn probe(track: &Track, target: &Arc<Url>) -> Probe {
+    Probe {
+        endpoint: track.endpoint.clone(),
+        credentials: track.credentials.clone(),
+        target: target.clone(),
+        expect_status: track.check.expect_status.clone(),
+        timeout: track.check.timeout,
     }
 }
 
@@ -402,10 +380,7 @@ impl Behavior for Probes {
         Ok(Self {
             schedule: Schedule::new(args.workers),
             tracked: HashMap::new(),
-            // Ten minutes: longer than most intervals, so that slow ones have a voice.
-            guard: TargetGuard::new(Duration::from_secs(600)),
-            direct: HashMap::new(),
-            suspects: HashMap::new(),
+            targets: Targets::new(),
             generation: 0,
             armed: None,
             timers,
@@ -427,15 +402,9 @@ impl Behavior for Probes {
                 }
             }
             ProbesMsg::LookNow(uid) => self.look_now(&uid, ctx.now().mono),
+            ProbesMsg::Slow(uid, generation) => self.is_slow(&uid, generation),
             ProbesMsg::Done(uid, generation, outcome) => self.done(&uid, generation, &outcome, ctx),
-            ProbesMsg::Direct(target, succeeded) => {
-                if let Some(look) = self.direct.get_mut(&target) {
-                    look.running = false;
-                    self.guard.on_direct(&target, succeeded);
-                    let suspicion = self.guard.suspicion(&target);
-                    self.tell_suspicion(&target, suspicion);
-                }
-            }
+            ProbesMsg::Direct(target, succeeded) => self.targets.on_look(&target, succeeded),
             ProbesMsg::Timer(fired) => match self.timers.accept(fired) {
                 Some(Alarm::Direct) => {
                     self.look_directly(ctx);

@@ -7,10 +7,11 @@ use egress_actors::domain::status::Phase;
 use egress_actors::proxy::Deadlines;
 use egress_actors::testkit::world::{Mood, Path, Plan, World, external, managed};
 
-use crate::measure::{Section, Trouble, resident, row, say, threads_and_descriptors};
+use crate::measure::{Section, Trouble, is_quick, resident, row, say, threads_and_descriptors};
 
 /// A round: as many operations cut at their deadline as there are Proxies.
 const ROUNDS: usize = 1_000;
+const QUICK_ROUNDS: usize = 100;
 const WARM_UP: usize = 100;
 const PROXIES: usize = 20;
 
@@ -46,7 +47,8 @@ pub async fn measure(section: &mut Section) -> Result<(), Trouble> {
     rounds(&world, WARM_UP).await?;
     let before = at_rest(&world).await?;
     let (cut, probed) = (calls(&world), world.prober.probes());
-    rounds(&world, ROUNDS).await?;
+    let count = if is_quick() { QUICK_ROUNDS } else { ROUNDS };
+    rounds(&world, count).await?;
     let (cut, probed) = (calls(&world) - cut, world.prober.probes() - probed);
     let after = at_rest(&world).await?;
     if !world.stop().await {
@@ -54,9 +56,9 @@ pub async fn measure(section: &mut Section) -> Result<(), Trouble> {
     }
 
     section.paragraph(&format!(
-        "Afterwards: {ROUNDS} rounds in which {PROXIES} operations on a host that never answers are cut at a deadline of \
+        "Afterwards: {count} rounds in which {PROXIES} operations on a host that never answers are cut at a deadline of \
          {} ms, with {PROXIES} Proxies swallowing their probes meanwhile ({cut} calls and {probed} probes). Compared are \
-         two moments of rest, after {WARM_UP} rounds and after {ROUNDS} more.",
+         two moments of rest, after {WARM_UP} rounds and after {count} more.",
         DEADLINE.as_millis()
     ));
     let mut rows = vec![row([&"at rest", &"before", &"after"])];
@@ -73,7 +75,7 @@ pub async fn measure(section: &mut Section) -> Result<(), Trouble> {
         "isolation",
         "flat",
         &[
-            ("rounds", to_f64(ROUNDS as u64)),
+            ("rounds", to_f64(count as u64)),
             ("threads_delta", grown(before.threads, after.threads)),
             ("fds_delta", grown(before.descriptors, after.descriptors)),
             ("rss_delta_mib", to_f64(after.memory.saturating_sub(before.memory)) / 1024.0 / 1024.0),
@@ -135,6 +137,7 @@ async fn at_rest(world: &World) -> Result<Weighed, Trouble> {
         world.store.delete(&format!("px-{n}"));
     }
     until("the deleted ones are gone", &|| world.store.len() == PROXIES).await?;
+    world.forget_the_past();
     // Time for the allocator to give back what it does not need.
     tokio::time::sleep(Duration::from_secs(12)).await;
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();

@@ -62,6 +62,10 @@ impl ScriptedProber {
         *lock(&self.exit_ip) = Some(ip.into());
     }
 
+    pub(super) fn forget(&self) {
+        *lock(&self.looks) = Vec::new();
+    }
+
     pub fn probes(&self) -> usize {
         lock(&self.looks).len()
     }

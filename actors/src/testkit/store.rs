@@ -237,6 +237,10 @@ impl Store {
         lock(&self.writes).get(what).copied().unwrap_or(0)
     }
 
+    pub(super) fn forget(&self) {
+        *lock(&self.history) = Vec::new();
+    }
+
     pub fn health(&self, entry: &str) -> Option<ProviderHealth> {
         lock(&self.health).get(&ProviderName::parse(entry).expect("a valid provider name")).cloned()
     }

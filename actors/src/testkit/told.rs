@@ -23,6 +23,11 @@ pub struct RecordingSink {
 }
 
 impl RecordingSink {
+    pub(super) fn forget(&self) {
+        *lock(&self.events) = Vec::new();
+        *lock(&self.acked) = Vec::new();
+    }
+
     pub fn events(&self) -> Vec<Event> {
         lock(&self.events).clone()
     }

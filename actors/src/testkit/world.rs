@@ -145,6 +145,14 @@ impl World {
         self.handles.env.registry.get(path).map(|stat| stat.restarts())
     }
 
+    /// Drops what was recorded of the past, for whoever weighs the operator and not its records.
+    pub fn forget_the_past(&self) {
+        self.hosts.values().for_each(|host| host.forget());
+        self.prober.forget();
+        self.sink.forget();
+        self.store.forget();
+    }
+
     /// The tree as text, for messages.
     pub fn tree(&self) -> String {
         tree::draw(&tree::snapshot(&self.handles.env.registry))

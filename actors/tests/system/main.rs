@@ -14,6 +14,7 @@ mod replacement;
 mod restart;
 mod scale;
 mod secrets;
+mod swallowed;
 mod writes;
 
 use std::time::Duration;

@@ -38,9 +38,13 @@ use crate::kit::{Behavior, ChildSpec, Ctx, Fired, Ref, Reply, Tell, Timers};
 use crate::names;
 use crate::ports::Prober;
 
-/// A probe without an answer for this long, or for a quarter of its timeout, gives its slot up if others need it; one
-/// through a proxy that is known to take its time, after twice that time.
+/// The first probe of a Proxy that has no answer for this long, or for a quarter of its timeout, gives its slot up if others
+/// need it.
 const SLOW_AFTER: Duration = Duration::from_millis(500);
+
+/// A later one does so after three times what its latest good one took, and not before this: hosts full of good Proxies
+/// that fall silent at once must not hold all slots even for half a second.
+const SLOW_AFTER_AT_LEAST: Duration = Duration::from_millis(100);
 
 /// A probe is cut this long after its own deadline should have ended it.
 const GRACE: Duration = Duration::from_secs(1);
@@ -160,7 +164,7 @@ struct Known {
     streak: Streak,
     lane: Lane,
     /// What the latest probe took that went through.
-    usual: Duration,
+    usual: Option<Duration>,
 }
 
 impl Tracked {
@@ -170,7 +174,10 @@ impl Tracked {
 
     fn slow_after(&self) -> Duration {
         let timeout = self.track.check.timeout;
-        SLOW_AFTER.min(timeout / 4).max(self.known.usual * 2).min(timeout)
+        match self.known.usual {
+            Some(usual) => (usual * 3).max(SLOW_AFTER_AT_LEAST).min(timeout),
+            None => SLOW_AFTER.min(timeout / 4),
+        }
     }
 }
 
@@ -202,7 +209,7 @@ impl Probes {
         let known = self.remove(&track.uid, Some((&track, &target))).unwrap_or_else(|| {
             let (streak, lane) =
                 if track.trusted { (Streak::presumed_healthy(), Lane::Usual) } else { (Streak::new(), Lane::Newcomer) };
-            Known { streak, lane, usual: Duration::ZERO }
+            Known { streak, lane, usual: None }
         });
         self.generation += 1;
         let (uid, generation) = (track.uid.clone(), self.generation);
@@ -308,7 +315,7 @@ impl Probes {
         let known = &mut tracked.known;
         let verdict = known.streak.count(outcome, Thresholds::from(&tracked.track.check), suspect).clone();
         match outcome.fault.as_ref().map(|fault| fault.blame) {
-            None => (known.lane, known.usual) = (Lane::Usual, outcome.latency),
+            None => (known.lane, known.usual) = (Lane::Usual, Some(outcome.latency)),
             Some(Blame::Proxy) => known.lane = Lane::Suspect,
             // It says nothing of the Proxy.
             Some(Blame::Target) => {}

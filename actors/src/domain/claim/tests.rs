@@ -36,8 +36,11 @@ fn candidate(clock: &Clock) -> Candidate {
     Candidate::new("a".into(), ClaimSettings::default(), ClaimState::Standby, clock.0)
 }
 
+/// Records by the second at which they are seen; none: there is none.
+type Looks<'a> = &'a [(f64, Option<ClaimRecord>)];
+
 /// What `a` writes after it saw, at each of these seconds, this record.
-fn after(looks: &[(f64, Option<ClaimRecord>)], clock: &Clock) -> Next {
+fn after(looks: Looks<'_>, clock: &Clock) -> Next {
     let mut a = candidate(clock);
     let mut next = Next::Read;
     for (version, (at, record)) in looks.iter().enumerate() {
@@ -68,7 +71,7 @@ fn what_may_be_taken_and_with_which_epoch() {
     let clock = Clock::new();
     let b = |renewed| Some(clock.record("b", renewed, 7));
     let free = |holder: &str, lease| Some(ClaimRecord { lease, ..clock.record(holder, 0.0, 7) });
-    let rows: &[(&str, &[(f64, Option<ClaimRecord>)], Option<u32>)] = &[
+    let rows: &[(&str, Looks<'_>, Option<u32>)] = &[
         ("nothing is there", &[(0.0, None)], Some(0)),
         ("just seen", &[(0.0, b(0.0))], None),
         ("just seen, and long expired by its own words", &[(5000.0, b(0.0))], None),

@@ -119,6 +119,7 @@ async fn supervise(
         events: standalone.event_sink(),
         secrets: standalone.secrets(),
         prober: Arc::new(TunnelProber::new(Dns::system(), &[])?),
+        candidacy: None,
     };
     let openings: Vec<_> =
         Opening::probe_target(&config.health.target).into_iter().chain(config.echo_addr.map(Opening::echo)).collect();

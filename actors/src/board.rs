@@ -60,6 +60,11 @@ impl Board {
         self.0.remove_if(key, |_, view| view.uid == *uid);
     }
 
+    /// Another replica leads, and knows better.
+    pub fn clear(&self) {
+        self.0.clear();
+    }
+
     pub fn get(&self, key: &ProxyKey) -> Option<Arc<ProxyView>> {
         self.0.get(key).map(|view| view.clone())
     }

@@ -4,6 +4,7 @@
 //! observed, and what to do goes out as an intent. Everything here is tested by tables and by proptest against models.
 
 pub mod backoff;
+pub mod claim;
 pub mod clock;
 pub mod desired;
 pub mod error;

@@ -1,45 +1,34 @@
 //! Who leads: the claim as a value with an expiry, tested where it is used.
 //!
-//! Owns the publication of the claim. Read by everything that changes the world; asked by nobody. In standalone mode the
-//! state directory's lock makes this the only operator, and the claim is always held.
+//! Owns the publication of the claim. Read by everything that changes the world; asked by nobody. In a cluster the
+//! [`candidate`] renews a record that the replicas share; in standalone mode the state directory's lock makes this the only
+//! operator, and the claim is always held ([`Unopposed`]).
+
+pub mod candidate;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
+pub use crate::domain::claim::ClaimState;
 use crate::kit::actor::InitError;
 use crate::kit::{Behavior, ChildSpec, Ctx, Ref};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClaimState {
-    /// Another replica leads, or nobody is known to.
-    Standby,
-    /// Ours until the instant; `None` while nothing can take it away.
-    Leading { epoch: u32, until: Option<Instant> },
-    /// Ours lastly, and expired: no writes, no mutations, no new grants; nothing is forgotten.
-    Suspended { epoch: u32 },
-}
-
-impl ClaimState {
-    /// True while the claim is provably ours.
-    pub fn leads(self, now: Instant) -> bool {
-        match self {
-            Self::Leading { until, .. } => until.is_none_or(|until| now < until),
-            Self::Standby | Self::Suspended { .. } => false,
-        }
-    }
-}
+use crate::names;
 
 /// The claim as everybody reads it.
 #[derive(Debug, Clone)]
-pub struct Claim(watch::Receiver<ClaimState>);
+pub struct Claim {
+    state: watch::Receiver<ClaimState>,
+    holder: Arc<ArcSwapOption<Arc<str>>>,
+}
 
 impl Claim {
     /// A claim and the end that publishes it.
     pub fn new(state: ClaimState) -> (watch::Sender<ClaimState>, Self) {
-        let (publish, read) = watch::channel(state);
-        (publish, Self(read))
+        let (publish, state) = watch::channel(state);
+        (publish, Self { state, holder: Arc::default() })
     }
 
     /// Held from now on: there is no other operator.
@@ -47,8 +36,15 @@ impl Claim {
         Self::new(ClaimState::Leading { epoch, until: None }).1
     }
 
+    /// The same, held by this one.
+    #[must_use]
+    pub fn held_by(self, holder: &str) -> Self {
+        self.holder.store(Some(Arc::new(holder.into())));
+        self
+    }
+
     pub fn state(&self) -> ClaimState {
-        *self.0.borrow()
+        *self.state.borrow()
     }
 
     /// Whether the backend and the objects may be changed now.
@@ -56,12 +52,20 @@ impl Claim {
         self.state().leads(now)
     }
 
+    /// The same, for what was decided under the claim of this epoch: what another replica did since is not known to it.
+    pub fn may_mutate_in(&self, epoch: Option<u32>, now: Instant) -> bool {
+        let state = self.state();
+        state.leads(now) && state.epoch() == epoch
+    }
+
     /// The epoch of the claim that is, or was lastly, ours.
     pub fn epoch(&self) -> Option<u32> {
-        match self.state() {
-            ClaimState::Standby => None,
-            ClaimState::Leading { epoch, .. } | ClaimState::Suspended { epoch } => Some(epoch),
-        }
+        self.state().epoch()
+    }
+
+    /// Who holds it, as far as it was seen: also this replica.
+    pub fn holder(&self) -> Option<Arc<str>> {
+        self.holder.load_full().map(|holder| (*holder).clone())
     }
 }
 
@@ -86,6 +90,7 @@ impl Behavior for Unopposed {
     type Args = Arc<watch::Sender<ClaimState>>;
 
     fn init(publish: Self::Args, _: &mut Ctx<()>) -> Result<Self, InitError> {
+        metrics::gauge!(names::LEADING).set(1.0);
         Ok(Self { _publish: publish })
     }
 

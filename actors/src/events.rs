@@ -1,13 +1,16 @@
 //! Events that must not be lost: each is written, and its writer told, before something is given up.
 //!
-//! Plain events go straight to the sink, which never waits. Spoken to by proxy and provider actors.
+//! Plain events go straight to the sink, which never waits. Spoken to by proxy and provider actors. Nothing is written
+//! without the claim: who leads tells.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::error::OpError;
+use crate::domain::error::{Class, OpError};
 use crate::domain::reason::Reason;
+use crate::election::Claim;
 use crate::kit::actor::InitError;
+use crate::kit::clock::Clock;
 use crate::kit::work::{Done, work};
 use crate::kit::{Behavior, ChildSpec, Ctx, Ref, Reply};
 use crate::ports::{Event, EventSink};
@@ -22,6 +25,7 @@ const ACK_WITHIN: Duration = Duration::from_secs(15);
 pub struct EventsHandle {
     to: Ref<EventsMsg>,
     sink: Arc<dyn EventSink>,
+    claim: Claim,
 }
 
 impl std::fmt::Debug for EventsHandle {
@@ -31,18 +35,20 @@ impl std::fmt::Debug for EventsHandle {
 }
 
 impl EventsHandle {
-    pub fn new(sink: Arc<dyn EventSink>) -> Self {
-        Self { to: Ref::new("events"), sink }
+    pub fn new(sink: Arc<dyn EventSink>, claim: Claim) -> Self {
+        Self { to: Ref::new("events"), sink, claim }
     }
 
     pub fn spec(&self) -> ChildSpec {
-        let sink = self.sink.clone();
-        ChildSpec::of::<Writer>("events", &self.to, move || sink.clone())
+        let (sink, claim) = (self.sink.clone(), self.claim.clone());
+        ChildSpec::of::<Writer>("events", &self.to, move || (sink.clone(), claim.clone()))
     }
 
     /// Never waits; over its bound the sink drops and counts.
     pub fn emit(&self, event: Event) {
-        self.sink.emit(event);
+        if self.claim.may_mutate(Clock::System.now().mono) {
+            self.sink.emit(event);
+        }
     }
 
     /// Writes the event and tells how that went. One that cannot be written is logged as an error instead.
@@ -70,20 +76,24 @@ crate::named!(EventsMsg: Acked);
 
 struct Writer {
     sink: Arc<dyn EventSink>,
+    claim: Claim,
     next: u64,
 }
 
 impl Behavior for Writer {
     const KIND: &'static str = "events";
     type Msg = EventsMsg;
-    type Args = Arc<dyn EventSink>;
+    type Args = (Arc<dyn EventSink>, Claim);
 
-    fn init(sink: Self::Args, _: &mut Ctx<EventsMsg>) -> Result<Self, InitError> {
-        Ok(Self { sink, next: 0 })
+    fn init((sink, claim): Self::Args, _: &mut Ctx<EventsMsg>) -> Result<Self, InitError> {
+        Ok(Self { sink, claim, next: 0 })
     }
 
     fn handle(&mut self, message: EventsMsg, ctx: &mut Ctx<EventsMsg>) {
         let EventsMsg::Acked(event, reply) = message;
+        if !self.claim.may_mutate(ctx.now().mono) {
+            return reply.send(Err(OpError::new(Class::Cancelled, Reason::NotLeading, "this replica does not lead")));
+        }
         self.next += 1;
         let (sink, written) = (self.sink.clone(), *event);
         let answer = move |done: Done<Acked>| {

@@ -62,6 +62,8 @@ enum HostMsg {
     Submit(Box<Job>, Permit),
     /// End what runs or waits for this uid.
     Cancel(Uid),
+    /// Another replica leads: end what mutates.
+    StandDown,
     /// Somebody wants to hear of a uid: list soon.
     Followed,
     /// Check the host and tell the verdict.
@@ -75,7 +77,7 @@ enum HostMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(HostMsg: Submit, Cancel, Followed, Check, Ended, Listed, CheckEnded, Timer);
+crate::named!(HostMsg: Submit, Cancel, StandDown, Followed, Check, Ended, Listed, CheckEnded, Timer);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Alarm {
@@ -156,10 +158,10 @@ impl Host {
     }
 
     fn start(&mut self, number: OpNumber, job: Job, ctx: &mut Ctx<HostMsg>) {
-        let Job { call, deadline, reply } = job;
+        let Job { call, deadline, epoch, reply } = job;
         let kind = call.kind();
         let now = ctx.now();
-        if kind.mutates() && !self.args.claim.may_mutate(now.mono) {
+        if kind.mutates() && !self.args.claim.may_mutate_in(epoch, now.mono) {
             let error = OpError::new(
                 crate::domain::error::Class::Cancelled,
                 Reason::NotLeading,
@@ -346,6 +348,10 @@ impl Behavior for Host {
                 let effects = self.admission.cancel(&uid);
                 self.perform(effects, ctx);
             }
+            HostMsg::StandDown => {
+                let effects = self.admission.cancel_mutations();
+                self.perform(effects, ctx);
+            }
             HostMsg::Followed => self.list_soon(),
             HostMsg::Check(within, tell) => self.check(within, tell, ctx),
             HostMsg::Ended(number, done) => self.ended(number, done, ctx),
@@ -359,6 +365,11 @@ impl Behavior for Host {
                 }
             }
             HostMsg::Timer(fired) => match self.timers.accept(fired) {
+                // A standby asks nobody for anything; who follows after it began to lead is listed at once.
+                Some(Alarm::List) if self.args.claim.epoch().is_none() => {
+                    self.listing = Listing::Waiting;
+                    self.timers.arm_in(Alarm::List, jittered(self.args.list_interval));
+                }
                 Some(Alarm::List) => self.start_list(ctx),
                 Some(Alarm::Queue) => {
                     let effects = self.admission.expire(ctx.now().mono);

@@ -88,6 +88,11 @@ impl LeasesHandle {
         self.to.cast_or_drop(LeasesMsg::Synced(living));
     }
 
+    /// The role of this replica changed.
+    pub fn claim_changed(&self) {
+        self.to.cast_or_drop(LeasesMsg::ClaimChanged);
+    }
+
     // --- from the HTTP edge
 
     pub async fn acquire(&self, ask: Ask) -> Result<Result<Granted, NotGranted>, CallError> {
@@ -148,6 +153,8 @@ enum LeasesMsg {
     Remove(ProxyKey, Uid),
     /// Who is not in the list is gone.
     Synced(Arc<[(ProxyKey, Uid)]>),
+    /// The role of this replica changed.
+    ClaimChanged,
     /// A question from the edge.
     Call(LeaseCall, Permit),
     /// A grant was answered, and nobody took the answer.
@@ -155,7 +162,7 @@ enum LeasesMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(LeasesMsg: Announce, Offer, Withdraw, Cordon, Remove, Synced, Call, Unclaimed, Timer);
+crate::named!(LeasesMsg: Announce, Offer, Withdraw, Cordon, Remove, Synced, ClaimChanged, Call, Unclaimed, Timer);
 
 /// A grant on its way to its caller. Dropped on the way, because the caller went while the answer lay there, it gives its
 /// leases back.
@@ -209,6 +216,9 @@ pub struct LeasesArgs {
 
 struct Leases {
     book: LeaseBook,
+    /// The claim that the book is of: no grant, and no answer about a lease, is given under another.
+    epoch: Option<u32>,
+    terms: Terms,
     claim: Claim,
     serve_without_claim: bool,
     look_now: Tell<Uid>,
@@ -233,6 +243,10 @@ struct Left {
 
 impl Leases {
     fn call(&mut self, call: LeaseCall, now: Now) {
+        // An empty book must not be taken for the end of every lease: unanswered, the edge says that it is not ready.
+        if self.claim.epoch().is_none() && !matches!(call, LeaseCall::Acquire(..)) {
+            return;
+        }
         match call {
             LeaseCall::Acquire(ask, answer) => self.acquire(&ask, answer, now),
             LeaseCall::Explain(ask, answer) => answer.give(self.book.explain(&ask, now)),
@@ -274,7 +288,10 @@ impl Leases {
         if answer.is_abandoned() {
             return;
         }
-        let outcome = if self.serve_without_claim || self.claim.may_mutate(now.mono) {
+        let state = self.claim.state();
+        // Never while another is known to lead, whatever the flag says.
+        let is_ours = state.epoch().is_some() && state.epoch() == self.epoch;
+        let outcome = if is_ours && (self.serve_without_claim || state.leads(now.mono)) {
             self.book.grant(ask, now).map_err(NotGranted::Refused)
         } else {
             Err(NotGranted::NotLeading)
@@ -297,6 +314,16 @@ impl Leases {
         {
             // The client went away before its answer: it holds nothing.
             self.take_back(granted.leases.iter().map(|lease| &lease.id), now);
+        }
+    }
+
+    /// A book of the claim that is ours now. The one of an earlier claim is void: another led in between.
+    fn claim_changed(&mut self, now: Now) {
+        let epoch = self.claim.epoch();
+        if epoch.is_some() && epoch != self.epoch {
+            self.epoch = epoch;
+            self.left.clear();
+            self.book = book(&self.terms, epoch, &self.counted, now);
         }
     }
 
@@ -363,6 +390,12 @@ impl Leases {
     }
 }
 
+/// An empty book. The epoch of the claim is the upper half of its generations; without a claim nothing is granted.
+fn book(terms: &Terms, epoch: Option<u32>, counted: &AtomicU64, now: Now) -> LeaseBook {
+    let terms = Terms { epoch: epoch.unwrap_or(terms.epoch), counted: counted.load(Relaxed), ..terms.clone() };
+    LeaseBook::new(terms, now, rand::random)
+}
+
 impl Behavior for Leases {
     const KIND: &'static str = "leases";
     type Msg = LeasesMsg;
@@ -371,9 +404,11 @@ impl Behavior for Leases {
     fn init((args, counted, myself): Self::Args, ctx: &mut Ctx<LeasesMsg>) -> Result<Self, InitError> {
         let mut timers = Timers::new(ctx.tell(LeasesMsg::Timer));
         timers.arm_in(Alarm::Gauges, GAUGES_EVERY);
-        let terms = Terms { counted: counted.load(Relaxed), ..args.terms };
+        let epoch = args.claim.epoch();
         Ok(Self {
-            book: LeaseBook::new(terms, ctx.now(), rand::random),
+            book: book(&args.terms, epoch, &counted, ctx.now()),
+            epoch,
+            terms: args.terms,
             counted,
             myself,
             claim: args.claim,
@@ -417,6 +452,7 @@ impl Behavior for Leases {
                 self.book.retain(|key, uid| living.contains(&(key, uid)), now);
                 self.left.retain(|uid, _| uids.contains(uid));
             }
+            LeasesMsg::ClaimChanged => self.claim_changed(now),
             LeasesMsg::Unclaimed(ids) => self.take_back(&ids, now),
             LeasesMsg::Call(call, _place) => self.call(call, now),
             LeasesMsg::Timer(fired) => match self.timers.accept(fired) {

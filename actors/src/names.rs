@@ -67,8 +67,8 @@ macro_rules! declare {
             pub const $ident: &str = $name;
         )*
 
-        /// Every metric of the operator, in the order of contract.md 7, then those of standalone mode (those of the process
-        /// itself come on top).
+        /// Every metric of the operator, in the order of contract.md 7, then those of standalone mode and of the election (those
+        /// of the process itself come on top).
         pub const ALL: &[Metric] = &[
             $(Metric {
                 name: $ident,
@@ -156,6 +156,8 @@ declare! {
         "Removals that are held back because too many manifests are gone at once.";
     STANDALONE_LOOK_AGE_SECONDS = "egress_standalone_look_age_seconds": Gauge, Seconds, [],
         "For how long the directory of manifests has not been looked at to the end: it grows while the directory hangs.";
+    LEADING = "egress_leading": Gauge, Count, [],
+        "1 while this replica holds the claim, or is the only one, else 0.";
 }
 
 #[cfg(test)]
@@ -194,6 +196,9 @@ mod tests {
         "egress_gc_deleted_total{provider}",
     ];
 
+    /// What the election adds to it.
+    const ELECTION: &[&str] = &["egress_leading"];
+
     /// What standalone mode adds to it.
     const STANDALONE: &[&str] = &["egress_standalone_removals_held_back", "egress_standalone_look_age_seconds"];
 
@@ -206,7 +211,7 @@ mod tests {
                 labels => format!("{}{{{}}}", m.name, labels.join(",")),
             })
             .collect();
-        assert_eq!(declared, [CONTRACT, STANDALONE].concat());
+        assert_eq!(declared, [CONTRACT, STANDALONE, ELECTION].concat());
     }
 
     #[test]

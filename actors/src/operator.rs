@@ -11,13 +11,14 @@ use crate::board::Board;
 use crate::domain::id::OperatorId;
 use crate::domain::lease_book::Terms;
 use crate::domain::plan::Settings;
+use crate::election::candidate::{Ballot, ElectionArgs};
 use crate::election::{Claim, Unopposed};
 use crate::events::EventsHandle;
-use crate::fleet;
+use crate::fleet::{FleetArgs, FleetHandle};
 use crate::kit::actor::InitError;
-use crate::kit::{Behavior, ChildSpec, Ctx, Env, Ref, Root};
+use crate::kit::{Behavior, ChildSpec, Ctx, Env, Ref, Root, Tell};
 use crate::leases::{LeasesArgs, LeasesHandle};
-use crate::ports::{EventSink, Prober, ProviderEntry, ProxySource, Records, Secrets};
+use crate::ports::{Candidacy, EventSink, Prober, ProviderEntry, ProxySource, Records, Secrets};
 use crate::probes::{ProbesArgs, ProbesHandle};
 use crate::provider::ProviderSettings;
 use crate::providers::{Directory, ProvidersArgs, ProvidersHandle};
@@ -34,6 +35,8 @@ pub struct Ports {
     pub events: Arc<dyn EventSink>,
     pub secrets: Arc<dyn Secrets>,
     pub prober: Arc<dyn Prober>,
+    /// What this replica stands for election with; none where it is the only one.
+    pub candidacy: Option<Candidacy>,
 }
 
 impl std::fmt::Debug for Ports {
@@ -46,7 +49,8 @@ impl std::fmt::Debug for Ports {
 #[derive(Debug, Clone)]
 pub struct OperatorSettings {
     pub operator: OperatorId,
-    /// The upper half of every fencing number; grows with each start where nobody else can lead.
+    /// The upper half of every fencing number where nobody else can lead: it grows with each start. With an election it is
+    /// the claim's own.
     pub epoch: u32,
     pub life: Settings,
     pub deadlines: Deadlines,
@@ -71,6 +75,7 @@ pub struct Handles {
     pub directory: Directory,
     pub board: Board,
     pub watch: WatchHandle,
+    pub proxies: ProxiesHandle,
 }
 
 /// An operator that is wired and not started.
@@ -83,15 +88,28 @@ pub struct Operator {
 impl Operator {
     /// Makes every handle, so that all references are there before the first actor is.
     pub fn wire(env: &Arc<Env>, ports: &Ports, entries: Vec<ProviderEntry>, settings: &OperatorSettings) -> Self {
-        let (election, claim) = Unopposed::spec(settings.epoch);
+        let (probes, leases, proxies) = (ProbesHandle::new(), LeasesHandle::new(env), ProxiesHandle::new());
+        let (watch, board, fleet) = (WatchHandle::new(), Board::default(), FleetHandle::new());
+        // The registry hears of a new claim before those that offer under it.
+        let (first, second, third) = (leases.clone(), proxies.clone(), fleet.clone());
+        let woken = Tell::new(move |_| {
+            first.claim_changed();
+            second.claim_changed();
+            third.claim_changed();
+        });
+        let (election, claim) = match &ports.candidacy {
+            None => Unopposed::spec(settings.epoch),
+            Some(candidacy) => {
+                let (ballot, claim) = Ballot::new();
+                (ballot.spec(ElectionArgs { candidacy: candidacy.clone(), changed: woken }), claim)
+            }
+        };
         let election = match &settings.edge {
             Some(edge) => election.on(edge),
             None => election,
         };
-        let records = RecordsHandle::new();
-        let events = EventsHandle::new(ports.events.clone());
-        let (probes, leases, proxies) = (ProbesHandle::new(), LeasesHandle::new(env), ProxiesHandle::new());
-        let (watch, board) = (WatchHandle::new(), Board::default());
+        let records = RecordsHandle::new(claim.clone());
+        let events = EventsHandle::new(ports.events.clone(), claim.clone());
         let providers = ProvidersHandle::new(entries);
         let directory = providers.directory();
 
@@ -106,8 +124,8 @@ impl Operator {
             claim: claim.clone(),
             records: records.clone(),
             events: events.clone(),
-            changed: crate::kit::Tell::new(move |()| told.providers_changed()),
-            recovered: crate::kit::Tell::new(move |(provider, host)| well.host_recovered(provider, host)),
+            changed: Tell::new(move |()| told.providers_changed()),
+            recovered: Tell::new(move |(provider, host)| well.host_recovered(provider, host)),
         });
         let wires = Arc::new(Wires {
             operator: settings.operator.clone(),
@@ -135,16 +153,21 @@ impl Operator {
                 default_target: settings.probe_target.clone(),
             }),
             proxies.spec(wires),
-            watch.spec(ports.source.clone(), proxies),
+            watch.spec(ports.source.clone(), proxies.clone()),
         ];
-        let children = vec![
-            election,
-            records.spec(ports.records.clone(), claim.clone()),
-            events.spec(),
-            providers_spec,
-            fleet::spec(Arc::new(move || members.clone())),
-        ];
-        let handles = Handles { env: env.clone(), claim, leases, providers, directory, board, watch };
+        let (hosts, shown) = (directory.clone(), board.clone());
+        let fleet = fleet.spec(FleetArgs {
+            members: Arc::new(move || members.clone()),
+            claim: claim.clone(),
+            deposed: Tell::new(move |()| {
+                shown.clear();
+                for host in hosts.entries().iter().flat_map(|entry| entry.hosts.values()) {
+                    host.stand_down();
+                }
+            }),
+        });
+        let children = vec![election, records.spec(ports.records.clone()), events.spec(), providers_spec, fleet];
+        let handles = Handles { env: env.clone(), claim, leases, providers, directory, board, watch, proxies };
         Self { handles, children }
     }
 

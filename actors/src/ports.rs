@@ -17,6 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
+use crate::domain::claim::{ClaimSettings, ClaimWrite, Stored};
 use crate::domain::desired::{CloudInit, Desired, SecretRef};
 use crate::domain::error::OpError;
 use crate::domain::health::{Probe, ProbeOutcome};
@@ -234,4 +235,43 @@ pub trait Secrets: Send + Sync + 'static {
     async fn credentials(&self, namespace: &str, secret: &SecretRef) -> Result<Credentials, OpError>;
     /// The user data of an instance, byte for byte.
     async fn user_data(&self, namespace: &str, cloud_init: &CloudInit) -> Result<SecretBytes, OpError>;
+}
+
+/// The record that the replicas share, and the leader's mark on its own pod.
+///
+/// # Guarantees asked of an implementation
+/// - A write is done only if the record is still the one that it was meant against: `Create` if there is none, `Replace` if
+///   its version is the current one. Everything else is `Overtaken` (a conflict, an existing or a vanished record).
+/// - One try a call: the election has its own rhythm, and a retry below it would send a write of the past.
+/// - A read sees every write that ended before it began (no list, no cache).
+#[async_trait]
+pub trait ClaimStore: Send + Sync + 'static {
+    /// None: on evidence, there is no record.
+    async fn read(&self) -> Result<Option<Stored>, OpError>;
+    /// The record as it is stored now, or that another write came before.
+    async fn write(&self, write: &ClaimWrite) -> Result<Claimed, OpError>;
+    /// Marks this replica's pod as the leader's, after taking the mark from all others; or takes it from this one only.
+    async fn mark_leader(&self, leads: bool) -> Result<(), OpError>;
+}
+
+/// What came of a write of the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    Stored(Stored),
+    Overtaken,
+}
+
+/// What it takes to stand for election.
+#[derive(Clone)]
+pub struct Candidacy {
+    pub store: Arc<dyn ClaimStore>,
+    /// Name and uid of the pod: the same after a restart of its container, never that of another.
+    pub identity: Arc<str>,
+    pub settings: ClaimSettings,
+}
+
+impl fmt::Debug for Candidacy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Candidacy").field("identity", &self.identity).finish_non_exhaustive()
+    }
 }

@@ -37,6 +37,9 @@ const REWRITE_AFTER: Duration = Duration::from_secs(300);
 /// A host that crashed too often is started again after this.
 const REVIVE_AFTER: Duration = Duration::from_secs(60);
 
+/// A standby that begins to lead checks its hosts after this at the latest.
+const LOOK_AT_CLAIM_EVERY: Duration = Duration::from_secs(1);
+
 /// The verbs of a provider entry.
 #[derive(Debug, Clone)]
 pub struct ProviderHandle(Ref<ProviderMsg>);
@@ -164,6 +167,12 @@ impl Provider {
     }
 
     fn check_all(&mut self, ctx: &mut Ctx<ProviderMsg>) {
+        if self.args.claim.epoch().is_none() {
+            // A standby asks nobody for anything, and another may write the verdicts anew meanwhile.
+            (self.written_at, self.told_ready) = (None, None);
+            self.timers.arm_in(Alarm::Check, LOOK_AT_CLAIM_EVERY);
+            return;
+        }
         for host in &self.args.hosts {
             host.check(self.args.settings.check_timeout, ctx.tell(ProviderMsg::Checked));
         }

@@ -7,12 +7,15 @@
 //! ```text
 //!   Up -- ends unasked --> Up (again) -- too often --> Parked -- change or delay --> Up
 //!    '-- object gone, or another uid --> Ending --> forgotten, or Up with the new object
+//!   Kept -- this replica begins to lead --> Up
 //! ```
 
 mod parking;
+mod standby;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
@@ -28,17 +31,29 @@ const LET_GO_EVERY: Duration = Duration::from_secs(10);
 
 /// The verbs of the fleet's index.
 #[derive(Debug, Clone)]
-pub struct ProxiesHandle(Ref<ProxiesMsg>);
+pub struct ProxiesHandle(Ref<ProxiesMsg>, Arc<AtomicBool>);
 
 impl ProxiesHandle {
     #[expect(clippy::new_without_default, reason = "a handle is made once, for its actor")]
     pub fn new() -> Self {
-        Self(Ref::new("proxies"))
+        Self(Ref::new("proxies"), Arc::default())
     }
 
     pub fn spec(&self, wires: Arc<Wires>) -> ChildSpec {
         // Thousands of children end together; each needs a moment on two cores.
-        ChildSpec::of::<Proxies>("proxies", &self.0, move || wires.clone()).stop_within(Duration::from_secs(20))
+        let announced = self.1.clone();
+        ChildSpec::of::<Proxies>("proxies", &self.0, move || (wires.clone(), announced.clone()))
+            .stop_within(Duration::from_secs(20))
+    }
+
+    /// Every Proxy that was known when this replica began to lead has had the time to announce itself to the registry.
+    pub fn are_announced(&self) -> bool {
+        self.1.load(Relaxed)
+    }
+
+    /// The role of this replica changed.
+    pub fn claim_changed(&self) {
+        self.0.cast_or_drop(ProxiesMsg::ClaimChanged);
     }
 
     pub fn applied(&self, applied: Applied) {
@@ -84,6 +99,10 @@ enum ProxiesMsg {
     SecretChanged(Arc<str>, Arc<str>),
     ProvidersChanged,
     HostRecovered(ProviderName, HostName),
+    /// The role of this replica changed.
+    ClaimChanged,
+    /// More of those that were kept are to be started.
+    StartKept,
     /// The given-up instance of a parked Proxy was told of; its finalizer may go.
     GivenUp(ProxyKey, Uid),
     /// Its finalizer was not dropped.
@@ -91,8 +110,8 @@ enum ProxiesMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, HostRecovered, GivenUp,
-    StillHeld, Timer);
+crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, HostRecovered, ClaimChanged,
+    StartKept, GivenUp, StillHeld, Timer);
 
 struct Member {
     applied: Applied,
@@ -110,10 +129,18 @@ enum Life {
     /// Its object is gone; the actor ends. The object that has its name now, if any, comes next.
     Ending(Option<Applied>),
     Parked,
+    /// Known, and without an actor: this replica stands by.
+    Kept,
 }
 
 struct Proxies {
     wires: Arc<Wires>,
+    /// The claim that the actors are under; none while this replica stands by.
+    epoch: Option<u32>,
+    /// Kept ones whose turn is yet to come.
+    to_start: Vec<ProxyKey>,
+    /// See [`ProxiesHandle::are_announced`].
+    announced: Arc<AtomicBool>,
     members: HashMap<ProxyKey, Member>,
     /// Objects that never were valid, as they were last told: a source that repeats itself must not be answered by a
     /// write each time, which it would repeat.
@@ -127,6 +154,8 @@ enum Alarm {
     Wake(ProxyKey),
     /// The finalizer of a parked one could not be dropped: once more.
     LetGo(ProxyKey),
+    /// The registry has heard of all that were kept.
+    Announced,
 }
 
 impl Proxies {
@@ -144,7 +173,7 @@ impl Proxies {
                     member.life = Life::Ending(Some(applied));
                     ctx.stop_child(&child_id(&key));
                 }
-                Life::Parked => {
+                Life::Parked | Life::Kept => {
                     self.forget(&key, ctx);
                     self.welcome(applied, ctx);
                 }
@@ -160,7 +189,7 @@ impl Proxies {
                 self.give_up(&key, ctx);
             }
             Life::Parked if changed => self.wake(&key, ctx),
-            Life::Parked => {}
+            Life::Parked | Life::Kept => {}
             // It was told gone, and is there after all.
             Life::Ending(_) => member.life = Life::Ending(Some(member.applied.clone())),
         }
@@ -170,16 +199,23 @@ impl Proxies {
         let key = applied.desired.key.clone();
         let proxy = ProxyHandle::new(&key);
         let member =
-            Member { applied, rejected: None, proxy, life: Life::Up, crashes: VecDeque::new(), given_up: false };
+            Member { applied, rejected: None, proxy, life: Life::Kept, crashes: VecDeque::new(), given_up: false };
         self.members.insert(key.clone(), member);
-        self.start(&key, ctx);
+        if self.epoch.is_some() {
+            self.start(&key, ctx);
+        }
     }
 
     fn start(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         let Some(member) = self.members.get_mut(key) else { return };
         (member.life, member.given_up) = (Life::Up, false);
-        let spec =
-            member.proxy.spec(child_id(key), member.applied.clone(), member.rejected.clone(), self.wires.clone());
+        let spec = member.proxy.spec(
+            child_id(key),
+            member.applied.clone(),
+            member.rejected.clone(),
+            self.epoch,
+            self.wires.clone(),
+        );
         ctx.start(spec);
     }
 
@@ -202,7 +238,9 @@ impl Proxies {
             (&told.uid, told.generation, &told.message) == (&rejected.uid, rejected.generation, &rejected.message)
         });
         if !told {
-            self.tell_invalid(&rejected, ctx.now().wall);
+            if self.epoch.is_some() {
+                self.tell_invalid(&rejected, ctx.now().wall);
+            }
             self.invalid.insert(rejected.key.clone(), rejected);
         }
     }
@@ -235,7 +273,7 @@ impl Proxies {
                 ctx.stop_child(&child_id(key));
             }
             Life::Ending(_) => {}
-            Life::Parked => self.forget(key, ctx),
+            Life::Parked | Life::Kept => self.forget(key, ctx),
         }
     }
 
@@ -311,11 +349,16 @@ fn child_id(key: &ProxyKey) -> Arc<str> {
 impl Behavior for Proxies {
     const KIND: &'static str = "proxies";
     type Msg = ProxiesMsg;
-    type Args = Arc<Wires>;
+    type Args = (Arc<Wires>, Arc<AtomicBool>);
 
-    fn init(wires: Self::Args, ctx: &mut Ctx<ProxiesMsg>) -> Result<Self, InitError> {
+    fn init((wires, announced): Self::Args, ctx: &mut Ctx<ProxiesMsg>) -> Result<Self, InitError> {
+        let epoch = wires.claim.epoch();
+        announced.store(epoch.is_some(), Relaxed);
         Ok(Self {
             wires,
+            epoch,
+            to_start: Vec::new(),
+            announced,
             members: HashMap::new(),
             invalid: HashMap::new(),
             timers: Timers::new(ctx.tell(ProxiesMsg::Timer)),
@@ -350,6 +393,8 @@ impl Behavior for Proxies {
                     }
                 }
             }
+            ProxiesMsg::ClaimChanged => self.claim_changed(ctx),
+            ProxiesMsg::StartKept => self.start_kept(ctx),
             ProxiesMsg::GivenUp(key, uid) => self.let_go(&key, &uid, ctx),
             ProxiesMsg::StillHeld(key, uid) => {
                 if self.members.get(&key).is_some_and(|member| member.applied.desired.uid == uid) {
@@ -357,6 +402,7 @@ impl Behavior for Proxies {
                 }
             }
             ProxiesMsg::Timer(fired) => match self.timers.accept(fired) {
+                Some(Alarm::Announced) => self.all_announced(),
                 Some(Alarm::Wake(key)) => self.wake(&key, ctx),
                 Some(Alarm::LetGo(key)) => {
                     let parked = self.members.get(&key).filter(|member| matches!(member.life, Life::Parked));

@@ -109,8 +109,21 @@ impl ProxyHandle {
         self.0.cast_or_drop(ProxyMsg::HostRecovered);
     }
 
-    pub fn spec(&self, id: Arc<str>, applied: Applied, rejected: Option<Rejected>, wires: Arc<Wires>) -> ChildSpec {
-        let args = move || Args { applied: applied.clone(), rejected: rejected.clone(), wires: wires.clone() };
+    /// The claim came back, or ran out.
+    pub fn claim_changed(&self) {
+        self.0.cast_or_drop(ProxyMsg::ClaimChanged);
+    }
+
+    /// An actor under the claim of this epoch: under another one it is void.
+    pub fn spec(
+        &self,
+        id: Arc<str>,
+        applied: Applied,
+        rejected: Option<Rejected>,
+        epoch: Option<u32>,
+        wires: Arc<Wires>,
+    ) -> ChildSpec {
+        let args = move || Args { applied: applied.clone(), rejected: rejected.clone(), epoch, wires: wires.clone() };
         ChildSpec::of::<Proxy>(id, &self.0, args).restart(Restart::Temporary)
     }
 }
@@ -123,6 +136,8 @@ enum ProxyMsg {
     SecretChanged,
     ProviderChanged,
     HostRecovered,
+    /// The claim came back, or ran out.
+    ClaimChanged,
     /// The provider chose a host, or not.
     Reserved(Result<HostName, OpError>),
     /// The finalizer and the host were written, or not.
@@ -143,12 +158,13 @@ enum ProxyMsg {
     Wake(Fired<()>),
 }
 
-crate::named!(ProxyMsg: Desired, Rejected, SecretChanged, ProviderChanged, HostRecovered, Reserved, Adopted, SecretsRead, Outcome, Seen,
-    Probed, LeasesLeft, GivenUp, Released, Wake);
+crate::named!(ProxyMsg: Desired, Rejected, SecretChanged, ProviderChanged, HostRecovered, ClaimChanged, Reserved, Adopted,
+    SecretsRead, Outcome, Seen, Probed, LeasesLeft, GivenUp, Released, Wake);
 
 struct Args {
     applied: Applied,
     rejected: Option<Rejected>,
+    epoch: Option<u32>,
     wires: Arc<Wires>,
 }
 
@@ -157,6 +173,8 @@ struct Proxy {
     attributes: Arc<Attributes>,
     rejected: Option<Rejected>,
     seen: Observed,
+    /// The claim under which it was started. Under any other it says and does nothing: it is about to be stopped.
+    epoch: Option<u32>,
     wires: Arc<Wires>,
     timers: Timers<()>,
     woken_at: Option<Instant>,
@@ -172,6 +190,9 @@ impl Proxy {
 
     /// Asks the plan, carries out its step, and tells everybody what is news.
     fn advance(&mut self, ctx: &mut Ctx<ProxyMsg>) {
+        if self.wires.claim.epoch() != self.epoch {
+            return;
+        }
         let now = ctx.now();
         self.seen.on_claim(self.wires.claim.may_mutate(now.mono));
         let begun = Instant::now();
@@ -242,7 +263,7 @@ impl Behavior for Proxy {
     type Args = Args;
 
     fn init(args: Args, ctx: &mut Ctx<ProxyMsg>) -> Result<Self, InitError> {
-        let Args { applied, rejected, wires } = args;
+        let Args { applied, rejected, epoch, wires } = args;
         let now = ctx.now();
         let seen = Observed::new(&applied.desired, applied.recorded.clone(), &wires.settings, now);
         let mut proxy = Self {
@@ -250,6 +271,7 @@ impl Behavior for Proxy {
             desired: applied.desired,
             rejected,
             seen,
+            epoch,
             wires,
             timers: Timers::new(ctx.tell(ProxyMsg::Wake)),
             woken_at: None,
@@ -280,6 +302,7 @@ impl Behavior for Proxy {
                 self.seen.on_provider(provider);
             }
             ProxyMsg::HostRecovered => self.seen.on_host_recovered(),
+            ProxyMsg::ClaimChanged => {}
             ProxyMsg::Reserved(outcome) => self.seen.on_reserved(outcome, now),
             ProxyMsg::Adopted(outcome) => self.seen.on_adopted(outcome, now),
             ProxyMsg::SecretsRead(outcome) => self.seen.on_secrets(outcome.map(|read| *read), now),

@@ -6,6 +6,8 @@
 //!
 //! What is wanted stands in a table beside the actor ([`Wanted`]) until it is written, and a message only says where to
 //! look: a writer that restarts begins with what the table holds, and nobody has to know what of theirs was lost.
+//!
+//! What was wanted under one claim is not written under a later one: in between another replica led, and knows better.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,16 +51,16 @@ pub struct RecordsHandle {
     wanted: Wanted,
     /// Tells what was wanted from what was wanted since: never the same twice, also for a slot that was empty between.
     versions: Arc<AtomicU64>,
+    claim: Claim,
 }
 
 impl RecordsHandle {
-    #[expect(clippy::new_without_default, reason = "a handle is made once, for its actor")]
-    pub fn new() -> Self {
-        Self { to: Ref::new("records"), wanted: Wanted::default(), versions: Arc::default() }
+    pub fn new(claim: Claim) -> Self {
+        Self { to: Ref::new("records"), wanted: Wanted::default(), versions: Arc::default(), claim }
     }
 
-    pub fn spec(&self, records: Arc<dyn Records>, claim: Claim) -> ChildSpec {
-        let wanted = self.wanted.clone();
+    pub fn spec(&self, records: Arc<dyn Records>) -> ChildSpec {
+        let (wanted, claim) = (self.wanted.clone(), self.claim.clone());
         ChildSpec::of::<Writer>("records", &self.to, move || (records.clone(), claim.clone(), wanted.clone()))
     }
 
@@ -88,6 +90,7 @@ impl RecordsHandle {
             key: key.clone(),
             uid: uid.clone(),
             change,
+            epoch: self.claim.epoch(),
             reply,
         })));
     }
@@ -114,8 +117,10 @@ impl RecordsHandle {
     }
 
     fn want(&self, slot: Slot, content: Content) {
+        // A standby has nothing to say.
+        let Some(epoch) = self.claim.epoch() else { return };
         let version = self.versions.fetch_add(1, Relaxed);
-        self.wanted.insert(slot.clone(), Want { content, version });
+        self.wanted.insert(slot.clone(), Want { content, version, epoch });
         self.to.cast_or_drop(RecordsMsg::Wanted(slot));
     }
 }
@@ -132,6 +137,7 @@ struct Urgent {
     key: ProxyKey,
     uid: Uid,
     change: Change,
+    epoch: Option<u32>,
     reply: Reply<Written>,
 }
 
@@ -156,6 +162,8 @@ type Wanted = Arc<DashMap<Slot, Want>>;
 struct Want {
     content: Content,
     version: u64,
+    /// The claim under which it was wanted.
+    epoch: u32,
 }
 
 #[derive(Debug)]
@@ -233,8 +241,8 @@ impl Writer {
     }
 
     fn write_urgent(&mut self, urgent: Urgent, ctx: &mut Ctx<RecordsMsg>) {
-        let Urgent { key, uid, change, reply } = urgent;
-        if !self.claim.may_mutate(ctx.now().mono) {
+        let Urgent { key, uid, change, epoch, reply } = urgent;
+        if !self.claim.may_mutate_in(epoch, ctx.now().mono) {
             return reply.send(Err(OpError::new(Class::Cancelled, Reason::NotLeading, "this replica does not lead")));
         }
         let records = self.records.clone();
@@ -259,8 +267,14 @@ impl Writer {
 
     fn write(&mut self, slot: Slot, ctx: &mut Ctx<RecordsMsg>) {
         let Some(pending) = self.pending.get_mut(&slot) else { return };
-        if !self.claim.may_mutate(ctx.now().mono) {
-            // Kept: if the claim comes back it is written; if another leads, the fleet is torn down and this with it.
+        let state = self.claim.state();
+        self.wanted.remove_if(&slot, |_, want| state.epoch() != Some(want.epoch));
+        if !self.wanted.contains_key(&slot) {
+            self.pending.remove(&slot);
+            return;
+        }
+        if !state.leads(ctx.now().mono) {
+            // Kept: if the claim comes back it is written.
             self.timers.arm_in(slot, Duration::from_secs(1));
             return;
         }

@@ -10,6 +10,7 @@ pub mod wishes;
 
 pub mod backend;
 pub mod network;
+pub mod replica;
 pub mod store;
 pub mod told;
 

@@ -67,6 +67,7 @@ pub fn ports(fleet: impl Fn(usize) -> Option<Desired> + Send + Sync + 'static, p
         events: nothing.clone(),
         secrets: nothing,
         prober,
+        candidacy: None,
     }
 }
 

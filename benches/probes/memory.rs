@@ -225,6 +225,7 @@ async fn standalone() -> Result<u64, Trouble> {
         events: standalone.event_sink(),
         secrets: standalone.secrets(),
         prober: Arc::new(Well),
+        candidacy: None,
     };
     grown_by(&ports, before).await
 }

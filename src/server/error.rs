@@ -160,6 +160,15 @@ impl Problem {
         Self::new(Code::NotReady, detail).retry_after(RETRY_AFTER)
     }
 
+    /// A standby: whoever asks is sent on, as soon as the Service knows better.
+    pub(super) fn standby(leader: Option<&str>) -> Self {
+        match leader {
+            Some(leader) => Self::not_ready(&format!("this replica stands by: `{leader}` leads and has the leases"))
+                .with("leader", leader),
+            None => Self::not_ready("this replica stands by, and no leader is known yet"),
+        }
+    }
+
     pub(super) fn no_such_selector(situation: &Situation<'_>) -> Self {
         Self::new(Code::NoSuchSelector, situation.sentence())
     }

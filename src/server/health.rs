@@ -84,18 +84,22 @@ fn is_readable(state: &SourceState) -> Told {
     }
 }
 
-/// Leading and standing by are both fine; a claim that ran out is not.
+/// The role. It has no say: a standby is ready to lead, and who cannot renew its claim still renews, reports and releases
+/// what it leased. If another leads meanwhile, the leader's label goes, and with it the Service.
 pub fn claim(claim: &Claim, env: &Arc<Env>) -> Check {
     let (claim, env) = (claim.clone(), env.clone());
-    Check::needed("claim", move || {
+    Check::informative("claim", move || {
         let state = claim.state();
         match state {
-            ClaimState::Standby => Ok("standing by".to_owned()),
+            ClaimState::Standby => Ok(match claim.holder() {
+                Some(leader) => format!("standing by, `{leader}` leads"),
+                None => "standing by, no leader is known".to_owned(),
+            }),
             ClaimState::Leading { epoch, .. } if state.leads(env.clock.now().mono) => {
                 Ok(format!("leading, epoch {epoch}"))
             }
             ClaimState::Leading { .. } | ClaimState::Suspended { .. } => {
-                Err("the claim ran out and could not be renewed: no new leases, no changes".to_owned())
+                Err("suspended: the claim ran out and could not be renewed: no new leases, no changes".to_owned())
             }
         }
     })
@@ -176,19 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_is_ready_and_a_claim_that_ran_out_is_not() {
+    fn every_role_is_ready_and_told() {
         let env = Env::new(Clock::System);
         let past = Instant::now();
         let later = past + Duration::from_secs(60);
-        for (state, is_ready) in [
-            (ClaimState::Standby, true),
-            (ClaimState::Leading { epoch: 1, until: None }, true),
-            (ClaimState::Leading { epoch: 1, until: Some(later) }, true),
-            (ClaimState::Leading { epoch: 1, until: Some(past) }, false),
-            (ClaimState::Suspended { epoch: 1 }, false),
+        for (state, line) in [
+            (ClaimState::Standby, "[+]claim: standing by, `pod-b` leads"),
+            (ClaimState::Leading { epoch: 1, until: None }, "[+]claim: leading, epoch 1"),
+            (ClaimState::Leading { epoch: 1, until: Some(later) }, "[+]claim: leading, epoch 1"),
+            (ClaimState::Leading { epoch: 1, until: Some(past) }, "[!]claim: suspended: "),
+            (ClaimState::Suspended { epoch: 1 }, "[!]claim: suspended: "),
         ] {
-            let (_publish, held) = Claim::new(state);
-            assert_eq!(readiness(&[claim(&held, &env)]).is_ready, is_ready, "{state:?}");
+            let held = Claim::new(state).1.held_by("pod-b");
+            let told = readiness(&[claim(&held, &env)]);
+            assert!(told.is_ready && told.lines.starts_with(line), "{state:?}: {}", told.lines);
         }
     }
 }

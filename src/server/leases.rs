@@ -18,6 +18,7 @@ use axum::{Extension, Json, Router};
 use egress_actors::board::Board;
 use egress_actors::domain::id::LeaseId;
 use egress_actors::domain::lease_book::{Breakdown, Refusal, Verdict};
+use egress_actors::election::{Claim, ClaimState};
 use egress_actors::kit::Env;
 use egress_actors::leases::{LeasesHandle, NotGranted};
 use egress_actors::names;
@@ -44,6 +45,7 @@ pub struct LeaseApi {
     pub env: Arc<Env>,
     pub leases: LeasesHandle,
     pub board: Board,
+    pub claim: Claim,
     pub tokens: Tokens,
     pub max_ttl: Duration,
     /// Whether the fleet has been read: before that, "there is none" would be a lie.
@@ -58,14 +60,15 @@ impl fmt::Debug for LeaseApi {
 
 impl LeaseApi {
     pub fn of(handles: &Handles, tokens: Tokens, max_ttl: Duration) -> Self {
-        let watch = handles.watch.clone();
+        let (watch, proxies) = (handles.watch.clone(), handles.proxies.clone());
         Self {
             env: handles.env.clone(),
             leases: handles.leases.clone(),
             board: handles.board.clone(),
+            claim: handles.claim.clone(),
             tokens,
             max_ttl,
-            is_fleet_known: Arc::new(move || watch.state().synced),
+            is_fleet_known: Arc::new(move || watch.state().synced && proxies.are_announced()),
         }
     }
 
@@ -91,6 +94,10 @@ type Body = Result<Bytes, BytesRejection>;
 /// Before the body is read, and for routes that do not exist too.
 async fn authenticate(State(api): Api, mut request: Request, next: Next) -> Response {
     match lease_caller(&api.tokens, request.headers(), request.uri()) {
+        // It has no book: what it said of a lease would be wrong.
+        Ok(_) if api.claim.state() == ClaimState::Standby => {
+            Problem::standby(api.claim.holder().as_deref()).into_response()
+        }
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await

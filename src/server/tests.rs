@@ -134,13 +134,18 @@ impl World {
     }
 
     async fn wished(wish: Wish) -> Self {
+        let claim = Claim::new(wish.claim).1.held_by("pod-b");
+        Self::under(claim, wish).await
+    }
+
+    async fn under(claim: Claim, wish: Wish) -> Self {
         let env = Env::new(Clock::System);
         let leases = LeasesHandle::new(&env);
         let gate = Gate { keeps_worker: wish.keeps_worker, ..Gate::default() };
         let passing = gate.clone();
         let args = LeasesArgs {
             terms: Terms::new(7, Duration::from_secs(3600), Duration::from_secs(300)),
-            claim: Claim::new(wish.claim).1,
+            claim: claim.clone(),
             serve_without_claim: false,
             look_now: Tell::new(move |_| passing.pass()),
         };
@@ -150,6 +155,7 @@ impl World {
             env: env.clone(),
             leases: leases.clone(),
             board: board.clone(),
+            claim: claim.clone(),
             tokens: Tokens::one(wish.token.map(Into::into).as_ref()),
             max_ttl: Duration::from_secs(3600),
             is_fleet_known: Arc::new(move || wish.is_fleet_known),
@@ -159,7 +165,9 @@ impl World {
         let client = Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(Duration::from_secs(20));
         let client = client.build().unwrap();
         if root.is_some() {
-            eventually("the registry is up", async || leases.proxies().await.is_ok()).await;
+            // A standby answers nothing, and is up all the same.
+            let is_standby = claim.state() == ClaimState::Standby;
+            eventually("the registry is up", async || is_standby || leases.proxies().await.is_ok()).await;
         }
         Self { env, leases, board, gate, served, client, _root: root }
     }

@@ -23,8 +23,8 @@ const ACTORS: &str = "
     kit       <- domain::clock                  -- one reading of both clocks; it knows nothing of proxies
 
     board     <- domain
-    election  <- domain, ports, kit
-    events    <- domain, ports, kit, names
+    election  <- domain, ports, kit, names
+    events    <- domain, ports, kit, names, election::Claim
     records   <- domain, ports, kit, names, election::Claim
     leases    <- domain, ports, kit, names, election::Claim
     probes    <- domain, ports, kit, names
@@ -40,7 +40,7 @@ const ACTORS: &str = "
     proxy     <- providers::Directory           -- the cell in which it finds an entry's hosts
     proxies   <- domain, ports, kit, names, proxy
     watch     <- domain, ports, kit, names, proxies::ProxiesHandle, leases::LeasesHandle
-    fleet     <- domain, ports, kit, names
+    fleet     <- domain, ports, kit, names, election::Claim
     operator  <- everything
     testkit   <- everything
 ";

@@ -108,6 +108,14 @@ impl<J> Admission<J> {
         effects
     }
 
+    /// Ends all that waits, and what runs and mutates: another leads.
+    pub fn cancel_mutations(&mut self) -> Vec<Effect<J>> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut effects: Vec<_> = waiting.into_values().map(|w| Effect::Cancelled(w.job)).collect();
+        effects.extend(self.running.iter().filter(|(_, r)| r.kind.mutates()).map(|(number, _)| Effect::Kill(*number)));
+        effects
+    }
+
     pub fn next_deadline(&self) -> Option<Instant> {
         self.waiting.values().map(|w| w.deadline).min()
     }

@@ -80,6 +80,12 @@ impl HostHandle {
         self.to.cast_or_drop(HostMsg::Cancel(uid.clone()));
     }
 
+    /// Another replica leads: what waits is void, and a mutation under way is cut, as nobody here will see to its end.
+    pub fn stand_down(&self) {
+        self.followers.clear();
+        self.to.cast_or_drop(HostMsg::StandDown);
+    }
+
     /// Tells `tell` what lists show of this uid; a later follow of the same uid replaces this one.
     pub fn follow(&self, uid: &Uid, tell: Tell<Sighting>) {
         self.followers.insert(uid.clone(), Follower { tell, told: None });

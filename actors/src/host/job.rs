@@ -90,6 +90,8 @@ impl OpOutcome {
 pub struct Job {
     pub call: Call,
     pub deadline: Instant,
+    /// The claim under which it was decided. A mutation is begun under that claim only.
+    pub epoch: Option<u32>,
     pub reply: Reply<OpOutcome>,
 }
 

@@ -117,7 +117,7 @@ impl Proxy {
         let found = self.wires.directory.entry(&managed.provider).and_then(|card| card.hosts.get(host).cloned());
         match found {
             Some(handle) => {
-                handle.submit(Job { call, deadline: now.mono + within, reply });
+                handle.submit(Job { call, deadline: now.mono + within, epoch: self.epoch, reply });
                 self.out.working_on = Some(handle);
             }
             None => reply.send(OpOutcome { kind, result: Err(not_configured(&managed.provider)) }),

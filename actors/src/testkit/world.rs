@@ -8,6 +8,8 @@ use std::time::Duration;
 
 pub use super::backend::{Mood, ScriptedHost, Seen};
 pub use super::network::{Look, Path, ScriptedProber};
+pub use super::replica::{Claims, Line, Outage};
+use super::replica::{LinedHost, LinedStore, Seat};
 pub use super::store::Store;
 pub use super::told::{RecordingSink, StaticSecrets};
 pub use super::wishes::{any, external, key, managed, on, only, with_secret};
@@ -35,8 +37,11 @@ pub struct World {
     pub prober: Arc<ScriptedProber>,
     pub hosts: HashMap<String, Arc<ScriptedHost>>,
     pub handles: Handles,
+    /// Everything that this replica does goes through it; nothing in a world without an election.
+    pub line: Arc<Line>,
     entries: Vec<ProviderEntry>,
     settings: OperatorSettings,
+    seat: Option<Seat>,
     root: Option<Root>,
 }
 
@@ -54,6 +59,9 @@ pub struct Plan {
     pub life: Settings,
     /// Operations that run at once on each host.
     pub slots: usize,
+    pub serve_without_claim: bool,
+    /// Stands for election under this name.
+    pub identity: Option<&'static str>,
 }
 
 impl Default for Plan {
@@ -64,6 +72,8 @@ impl Default for Plan {
             deadlines: Deadlines::default(),
             life: Settings::default(),
             slots: 4,
+            serve_without_claim: false,
+            identity: None,
         }
     }
 }
@@ -108,11 +118,44 @@ impl World {
             probe_target: Arc::new("https://target.example/generate_204".parse().expect("a valid URL")),
             max_lease_ttl: Duration::from_secs(3600),
             lease_cooldown: Duration::from_secs(300),
-            serve_without_claim: false,
+            serve_without_claim: plan.serve_without_claim,
             edge: None,
         };
         let ports = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
-        Self::run(ports, hosts, entries, settings)
+        let seat = plan.identity.map(|identity| Seat {
+            claims: Arc::default(),
+            line: Arc::default(),
+            identity: identity.into(),
+        });
+        Self::run(ports, hosts, entries, settings, seat)
+    }
+
+    /// Another replica of the same operator, on the same objects, hosts and record; with its own sight of the network.
+    ///
+    /// # Panics
+    /// If this one does not stand for election.
+    #[must_use]
+    pub fn beside(&self, identity: &str) -> Self {
+        let seat = self.seat.as_ref().expect("it stands for election");
+        let seat = Seat { claims: seat.claims.clone(), line: Arc::default(), identity: identity.into() };
+        let ports = (self.store.clone(), Arc::default(), self.secrets.clone(), Arc::default());
+        Self::run(ports, self.hosts.clone(), self.entries.clone(), self.settings.clone(), Some(seat))
+    }
+
+    /// The record that the replicas share.
+    ///
+    /// # Panics
+    /// If this one does not stand for election.
+    pub fn claims(&self) -> &Claims {
+        &self.seat.as_ref().expect("it stands for election").claims
+    }
+
+    /// Ends the operator as `kill -9` does: nothing that it has under way is finished, and nothing is let go.
+    pub async fn kill(mut self) {
+        self.line.cut(Some(Outage::Hangs));
+        if let Some(root) = self.root.take() {
+            root.stop_within(Duration::ZERO).await;
+        }
     }
 
     fn run(
@@ -120,19 +163,22 @@ impl World {
         hosts: HashMap<String, Arc<ScriptedHost>>,
         entries: Vec<ProviderEntry>,
         settings: OperatorSettings,
+        seat: Option<Seat>,
     ) -> Self {
+        let line = seat.as_ref().map(|seat| seat.line.clone()).unwrap_or_default();
         let env = Env::new(Clock::derived());
         let ports = Ports {
             source: store.clone(),
-            records: store.clone(),
+            records: Arc::new(LinedStore(store.clone(), line.clone())),
             events: sink.clone(),
             secrets: secrets.clone(),
             prober: prober.clone(),
+            candidacy: seat.as_ref().map(Seat::candidacy),
         };
-        let operator = Operator::wire(&env, &ports, entries.clone(), &settings);
+        let operator = Operator::wire(&env, &ports, lined(&entries, &hosts, &line), &settings);
         let handles = operator.handles.clone();
         let root = Some(operator.start(Vec::new()));
-        Self { store, sink, secrets, prober, hosts, handles, entries, settings, root }
+        Self { store, sink, secrets, prober, hosts, handles, line, entries, settings, seat, root }
     }
 
     /// A running actor panics at its next so many messages; one that is cursed for ever has `u32::MAX`.
@@ -196,9 +242,9 @@ impl World {
     /// Stops the operator in order and starts another one on the same world.
     pub async fn restart(mut self) -> Self {
         self.stop_in_place().await;
-        let Self { store, sink, secrets, prober, hosts, entries, settings, .. } = self;
+        let Self { store, sink, secrets, prober, hosts, entries, settings, seat, .. } = self;
         let settings = OperatorSettings { epoch: settings.epoch + 1, ..settings };
-        Self::run((store, sink, secrets, prober), hosts, entries, settings)
+        Self::run((store, sink, secrets, prober), hosts, entries, settings, seat)
     }
 
     /// Stops the operator. True if it ended in order.
@@ -226,4 +272,19 @@ impl World {
         let what = format!("{name} is Ready");
         self.eventually(&what, Duration::from_secs(120), |world| world.store.phase(name) == Some(Phase::Ready)).await;
     }
+}
+
+/// The entries with hosts as this replica reaches them.
+fn lined(
+    entries: &[ProviderEntry],
+    hosts: &HashMap<String, Arc<ScriptedHost>>,
+    line: &Arc<Line>,
+) -> Vec<ProviderEntry> {
+    let mut entries = entries.to_vec();
+    for host in entries.iter_mut().flat_map(|entry| &mut entry.hosts) {
+        if let Some(scripted) = hosts.get(host.name.as_str()) {
+            host.backend = Arc::new(LinedHost(scripted.clone(), line.clone()));
+        }
+    }
+    entries
 }

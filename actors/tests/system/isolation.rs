@@ -183,12 +183,12 @@ async fn five_hundred_newcomers_of_as_many_sellers_that_swallow_probes_make_no_k
 
 // --- operations that are stuck
 
-fn host(world: &World, name: &str) -> HostHandle {
+pub(crate) fn host(world: &World, name: &str) -> HostHandle {
     let card = world.handles.directory.entry(&ProviderName::parse("lab").unwrap()).expect("the entry is there");
     card.hosts[&HostName::parse(name).unwrap()].clone()
 }
 
-fn mark(name: &str) -> OwnerMark {
+pub(crate) fn mark(name: &str) -> OwnerMark {
     OwnerMark {
         operator: OperatorId::parse("test").unwrap(),
         entry: ProviderName::parse("lab").unwrap(),
@@ -210,7 +210,7 @@ fn submit(host: &HostHandle, number: usize, call: Call, within: Duration, outcom
         )),
     };
     let reply = Reply::new(move |outcome| outcomes.lock().unwrap().push((number, Instant::now(), outcome)), lost);
-    host.submit(Job { call, deadline: (Instant::now() + within).into_std(), reply });
+    host.submit(Job { call, deadline: (Instant::now() + within).into_std(), epoch: Some(1), reply });
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,7 +287,7 @@ async fn a_thousand_rounds_of_stuck_operations_leave_actors_tasks_and_mailboxes_
             let mark = mark(&format!("px-{number}"));
             let call = if number % 2 == 0 { Call::Get(mark) } else { Call::Delete(mark) };
             let deadline = (Instant::now() + Duration::from_millis(50)).into_std();
-            host.submit(Job { call, deadline, reply });
+            host.submit(Job { call, deadline, epoch: Some(1), reply });
             if number % 5 == 0 {
                 host.cancel(&Uid::parse(&format!("uid-px-{number}")).unwrap());
             }

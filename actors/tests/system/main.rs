@@ -4,6 +4,7 @@
 
 mod correlated;
 mod deletion;
+mod election;
 mod isolation;
 mod leasing;
 mod life;

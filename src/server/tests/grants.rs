@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use egress_actors::domain::lease_book::{Absence, Announcement};
-use egress_actors::election::ClaimState;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -227,6 +227,43 @@ async fn who_does_not_lead_grants_nothing() {
         let (status, code, detail) = problem(world.post("/v1/leases", json!({})).await).await;
         assert_eq!((status, code.as_str()), (503, "not_ready"), "{detail}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_answers_every_lease_call_with_who_leads() {
+    let world = World::wished(Wish { claim: ClaimState::Standby, token: Some("t"), ..Wish::default() }).await;
+    let id = "/v1/leases/ls_0123456789abcdef";
+    let (renew, report) = (format!("{id}/renew"), format!("{id}/report"));
+    for (method, path) in [
+        (Method::POST, "/v1/leases"),
+        (Method::GET, "/v1/leases"),
+        (Method::GET, id),
+        (Method::DELETE, id),
+        (Method::POST, &renew),
+        (Method::POST, &report),
+        (Method::GET, "/v1/proxies"),
+        (Method::GET, "/v1/explain?tier=dc"),
+    ] {
+        let answer = world.send(method.clone(), path).bearer_auth("t").send().await.unwrap();
+        assert_eq!(answer.status(), 503, "{method} {path}");
+        assert!(answer.headers().contains_key("retry-after"), "{method} {path}");
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!((body["code"].as_str(), body["leader"].as_str()), (Some("not_ready"), Some("pod-b")), "{body}");
+        // Who leads is nobody's business without a token.
+        assert_eq!(world.send(method, path).send().await.unwrap().status(), 401);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_renew_its_claim_still_renews_and_releases_leases() {
+    let (publish, claim) = Claim::new(ClaimState::Leading { epoch: 7, until: None });
+    let world = World::under(claim, Wish::default()).await;
+    world.offer("dc", 1, 1);
+    let id = world.lease("dc").await["id"].as_str().unwrap().to_owned();
+    publish.send_replace(ClaimState::Suspended { epoch: 7 });
+    assert_eq!(world.post(&format!("/v1/leases/{id}/renew"), json!({"ttlSeconds": 60})).await.status(), 200);
+    assert_eq!(world.post("/v1/leases", json!({})).await.status(), 503);
+    assert_eq!(world.send(Method::DELETE, &format!("/v1/leases/{id}")).send().await.unwrap().status(), 204);
 }
 
 #[tokio::test(flavor = "multi_thread")]

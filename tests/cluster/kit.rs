@@ -1,12 +1,13 @@
 //! The kit itself: a plane comes up, can be broken and recovers, and leaves nothing behind.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
-use crate::plane::{Options, Plane};
+use crate::plane::{Options, Part, Plane};
 
 fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"name": name}, "data": {"a": "b"}})).unwrap()
@@ -15,8 +16,8 @@ fn config_map(name: &str) -> ConfigMap {
 /// Whether a read as admin is answered within a moment.
 async fn answers(plane: &Plane) -> bool {
     let maps = Api::<ConfigMap>::namespaced(plane.client().await, "default");
-    let limits = (Duration::from_secs(2), maps.list_metadata(&Default::default()));
-    tokio::time::timeout(limits.0, limits.1).await.is_ok_and(|answer| answer.is_ok())
+    let params = ListParams::default();
+    tokio::time::timeout(Duration::from_secs(2), maps.list_metadata(&params)).await.is_ok_and(|answer| answer.is_ok())
 }
 
 async fn eventually(what: &str, look: impl AsyncFn() -> bool) {
@@ -74,9 +75,10 @@ async fn a_plane_can_be_frozen_stopped_and_started_again_with_its_data() {
         part.thaw();
         eventually("thawed", async || answers(&plane).await).await;
     }
-    for (stop, name) in [(Plane::stop_both as fn(&Plane), "stop"), (Plane::kill_both, "kill")] {
-        stop(&plane);
-        assert!(!plane.is_ready().await, "after {name}");
+    for end in [Part::stop, Part::kill] {
+        end(&plane.api);
+        end(&plane.etcd);
+        assert!(!plane.is_ready().await);
         plane.start_etcd().await;
         plane.start_api().await;
         maps.get("kept").await.unwrap();
@@ -90,4 +92,31 @@ async fn controllers_remove_a_namespace() {
     let all = Api::<Namespace>::all(plane.client().await);
     all.delete(&namespace, &DeleteParams::default()).await.unwrap();
     eventually("the namespace is gone", async || all.get_opt(&namespace).await.unwrap().is_none()).await;
+}
+
+/// Not a test: what the next one runs in a process of its own.
+#[tokio::test]
+#[ignore = "ends its process"]
+async fn a_process_that_aborts_with_a_plane() {
+    let plane = Plane::shared().await;
+    println!("\nleft {} {} {}", plane.etcd.pid().unwrap(), plane.api.pid().unwrap(), plane.directory().display());
+    plane.etcd.freeze();
+    std::process::abort();
+}
+
+#[tokio::test]
+async fn nothing_outlives_a_test_process_that_aborts() {
+    let output = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "kit::a_process_that_aborts_with_a_plane"])
+        .output()
+        .await
+        .unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let left = text.lines().find_map(|line| line.strip_prefix("left ")).unwrap_or_else(|| panic!("{output:?}"));
+    let left: Vec<&str> = left.split(' ').collect();
+    for pid in &left[..2] {
+        eventually("the process is gone", async || !Path::new("/proc").join(pid).exists()).await;
+    }
+    eventually("the directory is gone", async || !Path::new(left[2]).exists()).await;
 }

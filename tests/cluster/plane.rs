@@ -111,7 +111,12 @@ impl Plane {
         plane.start_etcd().await;
         plane.start_api().await;
         if options.controllers {
-            settings::write_kubeconfig(&plane.dir.path().join("controllers.yaml"), &plane.url(), &plane.authority(), settings::ADMIN);
+            settings::write_kubeconfig(
+                &plane.dir.path().join("controllers.yaml"),
+                &plane.url(),
+                &plane.authority(),
+                settings::ADMIN,
+            );
             let controllers =
                 Part::new("kube-controller-manager", plane.dir.path(), settings::controllers(plane.dir.path()));
             controllers.start();
@@ -164,7 +169,8 @@ impl Plane {
     /// A client with somebody's token.
     pub(crate) async fn client_for(&self, token: &str) -> Client {
         let text = settings::kubeconfig(&self.url(), &self.authority(), token);
-        let config = Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&text).unwrap(), &KubeConfigOptions::default());
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&text).unwrap(), &options);
         Client::try_from(config.await.unwrap()).unwrap()
     }
 
@@ -202,11 +208,11 @@ impl Plane {
 
     /// A token of a ServiceAccount that exists, good for an hour.
     pub(crate) async fn token(&self, namespace: &str, account: &str) -> String {
-        let spec = TokenRequestSpec { audiences: Vec::new(), expiration_seconds: Some(3600), bound_object_ref: None };
-        let wanted = TokenRequest { spec, ..TokenRequest::default() };
+        let spec = TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() };
+        let wanted = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
         let accounts = Api::<ServiceAccount>::namespaced(self.client().await, namespace);
         let given = accounts.create_token_request(account, &PostParams::default(), &wanted).await.unwrap();
-        given.status.unwrap().token
+        given.status.unwrap().token.unwrap()
     }
 
     /// What kubectl says, as the admin. Blocks its thread for as long as kubectl runs (30 s at most).

@@ -141,7 +141,8 @@ fn kept(command: Command) -> io::Result<Child> {
 /// Removes the directory when this process has ended, however it did: a static is never dropped, and a killed process
 /// drops nothing. A shell waits at a pipe for it. While processes that die with us still write, it tries again.
 pub(super) fn clean_after_us(dir: &Path) {
-    const SCRIPT: &str = r#"trap '' INT TERM HUP; read -r _; for _ in 1 2 3 4 5; do rm -rf "$1" && exit; sleep 0.2; done"#;
+    const SCRIPT: &str =
+        r#"trap '' INT TERM HUP; read -r _; for _ in 1 2 3 4 5; do rm -rf "$1" && exit; sleep 0.2; done"#;
     let janitor = Command::new("sh")
         .args(["-c", SCRIPT, "janitor"])
         .arg(dir)

@@ -35,6 +35,7 @@ impl Ports {
 pub(super) fn write(dir: &Path, _ports: &Ports) {
     let key = rcgen::KeyPair::generate().unwrap();
     std::fs::write(dir.join("accounts.key"), key.serialize_pem()).unwrap();
+    std::fs::write(dir.join("accounts.pub"), key.public_key_pem()).unwrap();
     std::fs::write(dir.join("tokens.csv"), format!("{ADMIN},admin,admin,\"system:masters\"\n")).unwrap();
     std::fs::write(dir.join("audit.yaml"), AUDIT_POLICY).unwrap();
 }
@@ -66,7 +67,7 @@ pub(super) fn api(dir: &Path, ports: &Ports, options: Options) -> Vec<String> {
         "--endpoint-reconciler-type=none".into(),
         "--service-cluster-ip-range=10.96.0.0/16".into(),
         "--service-account-issuer=https://kubernetes.default.svc".into(),
-        format!("--service-account-key-file={}", path("accounts.key")),
+        format!("--service-account-key-file={}", path("accounts.pub")),
         format!("--service-account-signing-key-file={}", path("accounts.key")),
         format!("--token-auth-file={}", path("tokens.csv")),
         "--authorization-mode=RBAC".into(),

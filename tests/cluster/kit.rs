@@ -1,12 +1,13 @@
 //! The kit itself: a plane comes up, can be broken and recovers, and leaves nothing behind.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
+use crate::eventually;
 use crate::plane::{Options, Part, Plane};
 
 fn config_map(name: &str) -> ConfigMap {
@@ -18,14 +19,6 @@ async fn answers(plane: &Plane) -> bool {
     let maps = Api::<ConfigMap>::namespaced(plane.client().await, "default");
     let params = ListParams::default();
     tokio::time::timeout(Duration::from_secs(2), maps.list_metadata(&params)).await.is_ok_and(|answer| answer.is_ok())
-}
-
-async fn eventually(what: &str, look: impl AsyncFn() -> bool) {
-    let begun = Instant::now();
-    while !look().await {
-        assert!(begun.elapsed() < Duration::from_mins(1), "{what}: not within a minute");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 #[tokio::test]

@@ -5,8 +5,20 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "all of this is test code, also outside test functions")]
 
+use std::time::{Duration, Instant};
+
 mod plane;
 #[path = "../e2e/ports.rs"]
 mod ports;
 
+mod crd;
 mod kit;
+
+/// Looks until it is so; fails the test after a minute.
+async fn eventually(what: &str, look: impl AsyncFn() -> bool) {
+    let begun = Instant::now();
+    while !look().await {
+        assert!(begun.elapsed() < Duration::from_mins(1), "{what}: not within a minute");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

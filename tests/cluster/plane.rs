@@ -11,7 +11,7 @@
 //! plane.start_api().await  plane.start_etcd().await       again on the same port and data, until it answers
 //! plane.audited()                 every request so far, from the audit log
 //! ```
-//! `Options {audit, controllers}`; `controllers` also starts kube-controller-manager, without which no namespace ever
+//! Our CRDs (`config/crd`) are installed. `Options {audit, controllers}`; `controllers` also starts kube-controller-manager, without which no namespace ever
 //! goes away, nothing is garbage-collected and no Deployment makes pods. There is no kubelet and no scheduler: a test
 //! plays them. RBAC and the admission of ServiceAccounts are on.
 //!
@@ -34,10 +34,13 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use egress_operator::crd::manifests;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::{conditions, wait::await_condition};
 use kube::{Client, Config};
 use serde_json::json;
 use tempfile::TempDir;
@@ -110,6 +113,7 @@ impl Plane {
         };
         plane.start_etcd().await;
         plane.start_api().await;
+        plane.install_definitions().await;
         if options.controllers {
             settings::write_kubeconfig(
                 &plane.dir.path().join("controllers.yaml"),
@@ -138,6 +142,20 @@ impl Plane {
     pub(crate) async fn start_api(&self) {
         self.api.start();
         until_up(&self.api, async || self.is_ready().await).await;
+    }
+
+    /// Makes our kinds known: the files of `config/crd`, as they are shipped.
+    async fn install_definitions(&self) {
+        let definitions = Api::<CustomResourceDefinition>::all(self.client().await);
+        for manifest in manifests::all() {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(manifests::DIRECTORY).join(&manifest.file);
+            let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            let definition: CustomResourceDefinition = serde_saphyr::from_str(&text).unwrap();
+            let name = definition.metadata.name.clone().unwrap();
+            definitions.create(&PostParams::default(), &definition).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+            let established = await_condition(definitions.clone(), &name, conditions::is_crd_established());
+            tokio::time::timeout(UP_WITHIN, established).await.expect("a definition is established soon").unwrap();
+        }
     }
 
     /// Whether `/readyz` says so now.

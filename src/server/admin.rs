@@ -16,7 +16,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use egress_actors::domain::reason::Reason;
+use egress_actors::domain::status::Truth;
 use egress_actors::domain::target::{TargetHealth, entry_health};
 use egress_actors::kit::Env;
 use egress_actors::kit::tree::{self, TreeNode};
@@ -315,6 +315,7 @@ mod tests {
     use egress_actors::domain::error::OpError;
     use egress_actors::domain::id::{HostName, OperatorId, ProviderName};
     use egress_actors::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
+    use egress_actors::domain::reason::Reason;
     use egress_actors::ports::{Backend, HostEntry, ProviderEntry};
     use egress_actors::provider::ProviderHandle;
     use serde_json::json;

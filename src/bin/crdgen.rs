@@ -1,4 +1,4 @@
-//! Writes the CustomResourceDefinitions into `config/crd` (`make crds`), or to stdout without an argument.
+//! Writes the custom resource definitions into `config/crd` (`make crds`), or to stdout without an argument.
 
 use std::error::Error;
 use std::io::Write as _;

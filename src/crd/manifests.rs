@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions as files of `config/crd`, from the types beside this.
+//! The custom resource definitions as files of `config/crd`, from the types beside this.
 //!
 //! `crdgen` writes them and a test compares them; the API server is told nothing else.
 

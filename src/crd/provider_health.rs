@@ -1,5 +1,7 @@
 //! The ProviderHealth object: how well an entry of the providers config is. Written and removed by the operator only.
 
+#![allow(clippy::duplicated_attributes, reason = "columns of one type are no duplicates")]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;

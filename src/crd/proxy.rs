@@ -4,6 +4,8 @@
 //! are therefore wider here than in the domain, and durations are still text. The doc comments become the descriptions
 //! of the schema, so each names unit and default. Unknown fields are refused: a mistyped `maxLease` must not be silent.
 
+#![allow(clippy::duplicated_attributes, reason = "columns of one type are no duplicates")]
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -28,6 +30,7 @@ use super::rules;
     derive = "PartialEq",
     doc = "An egress proxy that crawlers can lease.",
     selectable = ".spec.managed.provider",
+    selectable = ".status.phase",
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.managed.provider"),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address"),
@@ -57,7 +60,7 @@ pub struct ProxySpec {
     /// A proxy that somebody else runs: never created or deleted, only probed and leased.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalSpec>,
-    /// Labels of the leasing world, matched by the selectors of a lease. At most 32; values of at most 63 bytes.
+    /// Labels of the leasing world, matched by the selectors of a lease. At most 32; values of at most 63 characters.
     /// Default: none. The keys target, ttl, session, count, partial, owner and exclude are reserved.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32, "additionalProperties" = {"type": "string", "maxLength": 63}))]

@@ -272,8 +272,10 @@ async fn the_status_is_a_subresource_with_columns() {
     let wide = rows(&["-o", "wide"]);
     assert_eq!(wide[0][7..], ["REASON", "PROVIDERID"]);
     assert_eq!(wide[1][7..], ["ProxyTimeout", "kvm2://kvm2-home/beelink/1"]);
-    let selected = rows(&["--field-selector", "spec.managed.provider=kvm2-home"]);
-    assert_eq!((selected.len(), selected[1][0].as_str()), (2, "px-1"));
+    for selector in ["spec.managed.provider=kvm2-home", "status.phase=Unhealthy"] {
+        let selected = rows(&["--field-selector", selector]);
+        assert_eq!((selected.len(), selected[1][0].as_str()), (2, "px-1"), "{selector}");
+    }
 }
 
 #[tokio::test]

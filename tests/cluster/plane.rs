@@ -99,9 +99,9 @@ impl Plane {
         let dir = tempfile::Builder::new().prefix("egress-plane-").tempdir().unwrap();
         part::clean_after_us(dir.path());
         let ports = Ports::free();
-        settings::write(dir.path(), &ports);
-        let etcd = Part::new("etcd", dir.path(), settings::etcd(dir.path(), &ports));
-        let api = Part::new("kube-apiserver", dir.path(), settings::api(dir.path(), &ports, options));
+        settings::write(dir.path());
+        let etcd = Part::new("etcd", dir.path(), settings::etcd(dir.path(), ports));
+        let api = Part::new("kube-apiserver", dir.path(), settings::api(dir.path(), ports, options));
         let mut plane = Self {
             etcd,
             api,

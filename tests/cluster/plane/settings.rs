@@ -32,7 +32,7 @@ impl Ports {
 }
 
 /// The files that the flags name.
-pub(super) fn write(dir: &Path, _ports: &Ports) {
+pub(super) fn write(dir: &Path) {
     let key = rcgen::KeyPair::generate().unwrap();
     std::fs::write(dir.join("accounts.key"), key.serialize_pem()).unwrap();
     std::fs::write(dir.join("accounts.pub"), key.public_key_pem()).unwrap();
@@ -40,7 +40,7 @@ pub(super) fn write(dir: &Path, _ports: &Ports) {
     std::fs::write(dir.join("audit.yaml"), AUDIT_POLICY).unwrap();
 }
 
-pub(super) fn etcd(dir: &Path, ports: &Ports) -> Vec<String> {
+pub(super) fn etcd(dir: &Path, ports: Ports) -> Vec<String> {
     let (client, peer) = (format!("http://127.0.0.1:{}", ports.etcd), format!("http://127.0.0.1:{}", ports.peer));
     vec![
         format!("--data-dir={}", dir.join("etcd").display()),
@@ -55,7 +55,7 @@ pub(super) fn etcd(dir: &Path, ports: &Ports) -> Vec<String> {
     ]
 }
 
-pub(super) fn api(dir: &Path, ports: &Ports, options: Options) -> Vec<String> {
+pub(super) fn api(dir: &Path, ports: Ports, options: Options) -> Vec<String> {
     let path = |name: &str| dir.join(name).display().to_string();
     let mut flags = vec![
         format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd),

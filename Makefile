@@ -1,6 +1,6 @@
 # `make demo` shows the product at work; `make test` proves it. Both set up what is missing on this machine.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build run-dev bench bench-probes bench-isolation clean
+.PHONY: help demo test lint build crds run-dev bench bench-probes bench-isolation clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -16,6 +16,9 @@ lint: ## Format, clippy, docs, unused dependencies
 
 build: ## The release binary
 	@scripts/setup.sh && cargo build --locked --release
+
+crds: ## Writes config/crd from the types in src/crd
+	@scripts/setup.sh && cargo run --locked --quiet --bin crdgen -- config/crd
 
 run-dev: ## The operator on config/samples/standalone, logs as text, state in .demo
 	@scripts/setup.sh && cargo run --locked -- --standalone config/samples/standalone --state-dir .demo/state \

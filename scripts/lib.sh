@@ -49,3 +49,22 @@ need_cargo_tool() {
   say "Installing $1 $2"
   cargo install --locked --quiet "$1@$2" || die "Could not install $1: run \`cargo install --locked $1@$2\` and this again."
 }
+
+# Puts a Go on the PATH that can build tests/kube. Any Go from 1.21 on fetches the exact version that go.mod asks for by
+# itself; an older one (Debian 12 has 1.19) fetches it as the module that it is.
+need_go() {
+  if ! command -v go >/dev/null 2>&1 && [ -x /usr/local/go/bin/go ]; then PATH="$PATH:/usr/local/go/bin"; fi
+  need go=golang-go
+  local have wanted module toolchain
+  have=$(GOTOOLCHAIN=local go env GOVERSION)
+  [ "$(printf 'go1.21\n%s\n' "$have" | sort -V | head -1)" = go1.21 ] && return 0
+  wanted=$(sed -n 's/^go //p' tests/kube/go.mod)
+  module=golang.org/toolchain@v0.0.1-go$wanted.$(go env GOOS)-$(go env GOARCH)
+  say "Fetching Go $wanted ($have is too old for Kubernetes)"
+  (cd / && go mod download "$module") || die "Go 1.21 or later is needed to build Kubernetes for the tests:
+install it from https://go.dev/dl and run this again."
+  toolchain=$(go env GOMODCACHE)/$module
+  # Modules are read-only and carry no execute bits.
+  chmod u+x "$toolchain"/bin/* "$toolchain"/pkg/tool/*/*
+  PATH="$toolchain/bin:$PATH"
+}

@@ -2,8 +2,9 @@
 # All tests, with everything that they need brought up first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh tinyproxy=tinyproxy unshare=util-linux
+scripts/setup.sh tinyproxy=tinyproxy unshare=util-linux setpriv=util-linux flock=util-linux
 . scripts/lib.sh
 need_cargo
-say "Tests: pure, on a paused clock, on real Squids, and of the whole binary"
+scripts/kube-tools.sh >/dev/null
+say "Tests: pure, on a paused clock, on real Squids, of the whole binary, and on a real Kubernetes API server"
 cargo test --locked --workspace

@@ -6,7 +6,10 @@
 
 pub mod accept;
 pub mod duration;
+pub mod manifests;
+pub mod provider_health;
 pub mod proxy;
+mod rules;
 pub mod status;
 
 /// The API group of all our kinds; also the prefix of our annotations and labels.

@@ -11,7 +11,10 @@ pub const SHAPE: &str = "write it like `30s`, `5m` or `1h30m`";
 /// Longer text is no duration that anybody wrote by hand.
 const LENGTH_MAX: usize = 32;
 
-/// Reads a duration; `None` if the text is not one, or is longer than 64 bits of milliseconds.
+/// The longest that Go, and so the API server, reads: 292 years.
+const MILLISECONDS_MAX: u64 = (i64::MAX / 1_000_000) as u64;
+
+/// Reads a duration; `None` if the text is not one, or is longer than anybody means.
 pub fn parse(text: &str) -> Option<Duration> {
     if text.is_empty() || text.len() > LENGTH_MAX {
         return None;
@@ -33,7 +36,7 @@ pub fn parse(text: &str) -> Option<Duration> {
         rest = &rest[letters..];
         total = total.checked_add(number.checked_mul(milliseconds)?)?;
     }
-    Some(Duration::from_millis(total))
+    (total <= MILLISECONDS_MAX).then(|| Duration::from_millis(total))
 }
 
 #[cfg(test)]
@@ -53,6 +56,7 @@ mod tests {
             ("1s500ms", 1_500),
             ("0s", 0),
             ("90m", 5_400_000),
+            ("2562047h", 9_223_369_200_000),
         ] {
             assert_eq!(parse(text), Some(Duration::from_millis(milliseconds)), "{text}");
         }
@@ -79,6 +83,7 @@ mod tests {
             "5m\n",
             "99999999999999999999h",
             "18446744073709551615h",
+            "2562048h",
             "1ms1s1m1h1ms1s1m1h1ms1s1m1h1ms1s1m1h",
         ] {
             assert_eq!(parse(text), None, "{text:?}");

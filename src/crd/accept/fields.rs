@@ -22,6 +22,7 @@ const ATTRIBUTES_MAX: usize = 32;
 const ATTRIBUTE_VALUE_MAX: usize = 63;
 /// An image may be a URL.
 const PLACEMENT_MAX: usize = 2048;
+const URL_MAX: usize = 2048;
 
 /// What was given, in backticks: one line, short, without control characters.
 pub fn shown(text: &str) -> String {
@@ -76,6 +77,9 @@ fn web_url(field: &str, text: &str, credentials_go: &str) -> Result<Url, Rejecti
     // The parser drops tabs and line breaks silently: what was written is not what would be used.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(refused("has spaces or control characters: remove them"));
+    }
+    if text.chars().count() > URL_MAX {
+        return Err(refused(&format!("must be at most {URL_MAX} characters")));
     }
     let url = Url::parse(text)
         .map_err(|e| refused(&format!("is not a URL ({e}): write it like `http://203.0.113.7:3128`")))?;
@@ -139,7 +143,8 @@ pub(super) fn secret_key(field: &str, text: &str) -> Result<Arc<str>, Rejection>
 
 pub(super) fn placement_part(field: &str, given: Option<&str>) -> Result<Option<Arc<str>>, Rejection> {
     let Some(text) = given else { return Ok(None) };
-    let bad = text.is_empty() || text.len() > PLACEMENT_MAX || text.chars().any(|c| c.is_control() || c == ' ');
+    let bad =
+        text.is_empty() || text.chars().count() > PLACEMENT_MAX || text.chars().any(|c| c.is_control() || c == ' ');
     if bad {
         let message = format!(
             "{} given, must be 1 to {PLACEMENT_MAX} characters without spaces: name one of the provider's, or leave it out",

@@ -94,7 +94,7 @@ done
 printf '%s  all four are Ready: each let a real request through%s\n' "$green" "$off"
 
 say "Lease one, in one line"
-note "curl -X POST '$leases/leases?tier=dc&target=shop.example&ttl=60' -H 'Accept: text/plain'"
+note "curl -H \"Authorization: Bearer \$TOKEN\" -X POST '$leases/leases?tier=dc&target=shop.example&ttl=60' -H 'Accept: text/plain'"
 url=$(api -X POST -H 'Accept: text/plain' "$leases/leases?tier=dc&target=shop.example&ttl=60")
 printf '  %s\n' "$(printf '%s' "$url" | sed -E 's#://([^:]+):[^@]+@#://\1:********@#')"
 

@@ -75,7 +75,7 @@ pub struct Args {
 
     /// Run without a cluster: read manifests from DIR
     ///
-    /// Every *.yaml in DIR is read as Proxy and Secret manifests, and read again when it changes. Needs --state-dir.
+    /// Every *.yaml and *.yml in DIR is read as Proxy and Secret manifests, and read again when it changes. Needs --state-dir.
     #[arg(long, env = "EGRESS_STANDALONE", value_name = "DIR", help_heading = "What to run")]
     pub standalone: Option<PathBuf>,
 
@@ -220,37 +220,43 @@ pub struct Args {
     #[arg(long, env = "EGRESS_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "0s", value_parser = duration, help_heading = "Leases")]
     pub drain_timeout: Duration,
 
-    /// Many tokens for the lease API, each with a name and limits, YAML
+    /// Many tokens for the lease API, each with a name and limits, YAML (not in this version)
     #[arg(long, env = "EGRESS_TOKENS_FILE", value_name = "FILE", help_heading = "Leases")]
     pub tokens_file: Option<PathBuf>,
 
-    /// Where leases are written down, so that they outlive a restart (default: in the state directory)
+    /// Where leases are written down, so that they outlive a restart (not in this version: they are in memory only)
     ///
     /// `none` keeps them in memory only.
     #[arg(long, env = "EGRESS_LEASE_JOURNAL", value_name = "FILE|none", help_heading = "Leases")]
     pub lease_journal: Option<LeaseJournal>,
 
     /// How often backends are searched for instances of ours without a Proxy
-    #[arg(long, env = "EGRESS_GC_INTERVAL", value_name = "DURATION", default_value = "10m", value_parser = duration, help_heading = "Orphans")]
+    #[arg(long, env = "EGRESS_GC_INTERVAL", value_name = "DURATION", default_value = "10m", value_parser = duration, help_heading = "Orphans (read, and not acted on in this version)")]
     pub gc_interval: Duration,
 
     /// How old such an instance must be before it is deleted
-    #[arg(long, env = "EGRESS_GC_MIN_AGE", value_name = "DURATION", default_value = "15m", value_parser = duration, help_heading = "Orphans")]
+    #[arg(long, env = "EGRESS_GC_MIN_AGE", value_name = "DURATION", default_value = "15m", value_parser = duration, help_heading = "Orphans (read, and not acted on in this version)")]
     pub gc_min_age: Duration,
 
     /// How many are deleted in one sweep at most; 0 is none
-    #[arg(long, env = "EGRESS_GC_MAX_DELETES", value_name = "N", default_value_t = 10, help_heading = "Orphans")]
+    #[arg(
+        long,
+        env = "EGRESS_GC_MAX_DELETES",
+        value_name = "N",
+        default_value_t = 10,
+        help_heading = "Orphans (read, and not acted on in this version)"
+    )]
     pub gc_max_deletes: u32,
 
     /// Only tell what a sweep would delete
-    #[arg(long, env = "EGRESS_GC_DRY_RUN", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Orphans")]
+    #[arg(long, env = "EGRESS_GC_DRY_RUN", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Orphans (read, and not acted on in this version)")]
     pub gc_dry_run: bool,
 
     /// Sweep although only one namespace is watched
     ///
     /// With --proxy-namespace the operator cannot see the owners in other namespaces, so there is no sweep without this
     /// word. Give it only if no other namespace has Proxies of this operator id.
-    #[arg(long, env = "EGRESS_GC_ALLOW_NAMESPACED", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Orphans")]
+    #[arg(long, env = "EGRESS_GC_ALLOW_NAMESPACED", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Orphans (read, and not acted on in this version)")]
     pub gc_allow_namespaced: bool,
 
     /// json or text (default: text on a terminal, else json)

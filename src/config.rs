@@ -317,6 +317,16 @@ fn mode(args: &Args) -> Result<Mode, BadFlag> {
     if state_dir.exists() && !state_dir.is_dir() {
         return Err(bad("--state-dir", state_dir.display(), "is not a directory", "pass a directory, new or our own"));
     }
+    if let (Ok(one), Ok(other)) = (manifests.canonicalize(), state_dir.canonicalize())
+        && one == other
+    {
+        return Err(bad(
+            "--state-dir",
+            state_dir.display(),
+            "is the directory of the manifests, which is only ever read",
+            "pass another directory",
+        ));
+    }
     Ok(Mode::Standalone(Standalone {
         manifests,
         state_dir,

@@ -257,7 +257,14 @@ impl Keeper {
     fn held_back(&self) -> Option<Problem> {
         let held = self.fleet.held_back();
         let count = held.map_or(0, |(held, _)| held);
-        self.shared.held_back.store(count, Ordering::Relaxed);
+        let before = self.shared.held_back.swap(count, Ordering::Relaxed);
+        if before == 0 && count > 0 {
+            tracing::error!(
+                dir = self.directory,
+                held_back = count,
+                "most of the fleet is gone from the manifests at once: nothing is removed until a person decides"
+            );
+        }
         #[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 proxies")]
         metrics::gauge!(names::STANDALONE_REMOVALS_HELD_BACK).set(count as f64);
         held.map(|(held, fleet)| Problem {

@@ -340,6 +340,10 @@ impl Observed {
 
     pub fn on_secrets(&mut self, outcome: Result<SecretsRead, OpError>, now: Now) {
         let outdated = std::mem::take(&mut self.reread_secrets);
+        if !outdated && matches!(&outcome, Err(error) if error.reason == Reason::SecretNotLabelled) {
+            // No failure to read: the permission to use it was taken back.
+            self.credentials = None;
+        }
         if let Some(read) = self.ended(Task::ReadSecrets, outcome, now)
             && !outdated
         {

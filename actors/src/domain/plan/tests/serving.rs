@@ -50,6 +50,26 @@ fn credentials_are_read_before_anything_is_tracked_and_follow_their_secret() {
 }
 
 #[test]
+fn a_secret_that_loses_its_label_is_not_used_any_more_and_comes_back_with_it() {
+    let read = || SecretsRead { credentials: Some(credentials("one")), user_data: None };
+    let mut life = Life::of(with_secret(external()));
+    assert_eq!(life.step(), Step::ReadSecrets);
+    life.tell(|seen, now| seen.on_secrets(Ok(read()), now));
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    assert!(life.offers());
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Err(permanent(Reason::SecretNotLabelled)), now));
+    assert!(!life.offers());
+    assert_eq!(life.plan.track, None, "nor is it probed with it");
+    assert_eq!(life.phase(), Phase::Failed);
+    assert_eq!(life.condition(ConditionType::Ready), (Truth::False, Reason::SecretNotLabelled));
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Ok(read()), now));
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    assert!(life.offers());
+}
+
+#[test]
 fn an_unhealthy_proxy_is_withdrawn_and_keeps_its_address() {
     let mut life = Life::ready();
     life.tell(|seen, now| seen.on_probed(unhealthy(), now));

@@ -244,7 +244,8 @@ proptest! {
                 world.led.push(*epoch);
             }
         }
-        // With so much trouble it happens that nobody ever led. Quiet again: whatever was frozen or late is over by then, and one leads and keeps it.
+        // With so much trouble it happens that nobody ever led. Quiet again: whatever was frozen or late is over by then,
+        // and one leads and keeps it.
         let quiet = world.time + 140.0;
         while world.time < quiet {
             world.tick();

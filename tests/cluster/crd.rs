@@ -297,7 +297,7 @@ async fn kubectl_explains_units_and_defaults() {
     let plane = Plane::shared().await;
     for (path, words) in [
         ("px.spec.managed", ["Default: 3128", "1 to 65535", "Immutable", "providers config"]),
-        ("px.spec.healthCheck", ["Default: 30s", "at most `interval`", "Default: [204]", "--probe-target"]),
+        ("px.spec.healthCheck", ["Default: 30s", "at most `interval`", "Default: 204", "--probe-target"]),
         ("px.spec", ["Default: 1.", "At most 32", "at least `1m`", "Exactly one of"]),
         ("px.status", ["Pending, Provisioning, Ready", "type://entry/host/id", "closed list", "generation"]),
         ("ph.status.targets", ["in milliseconds", "every 5 minutes", "name of the host", "latest check succeeded"]),

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use crate::domain::clock::Now;
 use crate::domain::id::{LeaseId, ProxyKey, Uid};
 use crate::domain::lease_book::{
-    Absence, Announcement, Ask, Cordon, Ended, Explanation, Granted, Lease, LeaseBook, LookNow, NotHeld, Offer,
-    ProxyView, Refusal, Release, Report, Terms,
+    Absence, Announcement, Ask, Cordon, Ended, EndedBy, Explanation, Granted, Lease, LeaseBook, LookNow, NotHeld,
+    Offer, ProxyView, Refusal, Release, Report, Terms,
 };
 use crate::election::Claim;
 use crate::kit::actor::InitError;
@@ -76,6 +76,11 @@ impl LeasesHandle {
     /// Never granted again while it stands; `left` hears how many leases are out, now and after each that ends.
     pub fn cordon(&self, key: &ProxyKey, uid: &Uid, cordon: Option<Cordon>, left: Tell<u32>) {
         self.to.cast_or_drop(LeasesMsg::Cordon(key.clone(), uid.clone(), cordon, left));
+    }
+
+    /// The instance is gone or about to go: whoever holds it, holds nothing any more.
+    pub fn end_leases(&self, key: &ProxyKey, uid: &Uid, how: EndedBy) {
+        self.to.cast_or_drop(LeasesMsg::EndLeases(key.clone(), uid.clone(), how));
     }
 
     /// The Proxy is gone, and its leases with it.
@@ -149,6 +154,7 @@ enum LeasesMsg {
     Withdraw(ProxyKey, Uid, Absence, Tell<u32>),
     /// Never granted again while it stands.
     Cordon(ProxyKey, Uid, Option<Cordon>, Tell<u32>),
+    EndLeases(ProxyKey, Uid, EndedBy),
     /// The Proxy is gone.
     Remove(ProxyKey, Uid),
     /// Who is not in the list is gone.
@@ -162,7 +168,7 @@ enum LeasesMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(LeasesMsg: Announce, Offer, Withdraw, Cordon, Remove, Synced, ClaimChanged, Call, Unclaimed, Timer);
+crate::named!(LeasesMsg: Announce, Offer, Withdraw, Cordon, EndLeases, Remove, Synced, ClaimChanged, Call, Unclaimed, Timer);
 
 /// A grant on its way to its caller. Dropped on the way, because the caller went while the answer lay there, it gives its
 /// leases back.
@@ -441,6 +447,10 @@ impl Behavior for Leases {
                 self.book.cordon(&key, &uid, cordon, now);
                 self.listen(&uid, Some(left), |left| left.cordoned = cordon.is_some());
                 self.tell_left(Some((&key, &uid)), now);
+            }
+            LeasesMsg::EndLeases(key, uid, how) => {
+                let ended = self.book.end_leases(&key, &uid, how, now);
+                self.ended(ended, now);
             }
             LeasesMsg::Remove(key, uid) => {
                 self.left.remove(&uid);

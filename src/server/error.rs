@@ -199,6 +199,7 @@ impl Problem {
                     EndedBy::Expired => "expired",
                     EndedBy::Released => "was released",
                     EndedBy::ProxyRemoved => "ended with its proxy",
+                    EndedBy::ProxyReplaced => "ended with the instance behind its proxy, which is reached anew",
                 };
                 Self::new(Code::LeaseGone, format!("lease `{id}` {how} at {when}: acquire a new one"))
                     .with("endedBy", gone.how.as_str())

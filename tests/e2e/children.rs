@@ -32,6 +32,7 @@ async fn a_killed_squid_leaves_the_pool_within_a_probe_interval_and_comes_back_a
         leases.push(api.lease(name).await);
         pids.push(site.squid_of(name).unwrap());
     }
+    let held = [api.lease("a").await, api.lease("a").await];
     let old = site.squid_of("a").unwrap();
     let not_on_offer = operator.log.about("not on offer", "a").len();
     let phases = |name| operator.log.about("phase changed", name).len();
@@ -48,7 +49,13 @@ async fn a_killed_squid_leaves_the_pool_within_a_probe_interval_and_comes_back_a
     let new = eventually("a new child", async || site.squid_of("a").filter(|&pid| pid != old)).await;
     api.all_ready(3).await;
     assert_eq!(site.squid_of("a"), Some(new), "made anew more than once");
+    for lease in &held {
+        let path = format!("/v1/leases/{}/renew", lease["id"].as_str().unwrap());
+        let (status, gone) = api.call(reqwest::Method::POST, &path, Some(&serde_json::json!({}))).await;
+        assert_eq!((status, &gone["endedBy"]), (410, &"proxy_replaced".into()), "what is gone is not held: {gone}");
+    }
     let lease = api.lease("a").await;
+    api.lease("a").await;
     assert_eq!(fetch(&lease, &site.target.url()).await.status(), 204, "through the new child");
 
     for (name, pid) in ["b", "c"].into_iter().zip(pids) {

@@ -8,14 +8,15 @@
 //! announce, offer, withdraw, cordon, remove --> stock     who is there and where it stands (slots, domains)
 //! ask --> choice among the stock without who rests (cooling) --> register   the leases, live and past (holders)
 //! report                 --> cooling: Cooling -> Remembered -> forgotten
-//! Held --renew--> Held      Held --expire | release | Proxy removed--> Past --10 min--> forgotten
+//! Held --renew--> Held      Held --expire | release | Proxy removed or replaced--> Past --10 min--> forgotten
 //! ```
 //!
 //! # What stays true
 //! - At no instant does a Proxy have more holders by grant than its capacity.
 //! - A lease is over at its expiry, whether or not anybody called `expire`: every call first ends what is due.
 //! - Nothing brings an ended lease back.
-//! - A name with another uid is another Proxy: no leases, cooldowns or fencing numbers pass on.
+//! - A name with another uid is another Proxy: no leases or cooldowns pass on. Fencing numbers only grow per name.
+//! - A lease is a way in: when the address or the credentials that it was granted with are the Proxy's no more, it ends.
 //! - Everything kept is bounded by the fleet, by the leases out, or by [`Terms`].
 //!
 //! # To come (issue 7)
@@ -109,18 +110,21 @@ impl LeaseBook {
         ended
     }
 
-    /// A Proxy may be leased, or its offer changed. Leases on another address of the same uid go on and keep telling
-    /// the address that they were granted with; cooldowns end with the exit that earned them. Returns the leases of
-    /// whoever had the name.
+    /// A Proxy may be leased, or its offer changed. Leases end with the address and the credentials that they were
+    /// granted with: a holder that could renew would hold what does not work, and a place of what does. Cooldowns end
+    /// with the exit that earned them. Returns the leases that ended, those of whoever had the name too.
     pub fn offer(&mut self, offer: Offer, now: Now) -> Vec<Ended> {
         self.advance(now);
         if self.stock.is_stale(&offer.key, &offer.uid) {
             return Vec::new();
         }
-        let ended = self.replace(&offer.key, &offer.uid);
-        let (slot, is_new_exit) = self.stock.offer(offer);
-        if is_new_exit {
+        let mut ended = self.replace(&offer.key, &offer.uid);
+        let (slot, change) = self.stock.offer(offer);
+        if change.is_new_exit {
             self.cooling.forget(slot);
+        }
+        if change.is_new_way_in {
+            ended.extend(self.end_all(slot, EndedBy::ProxyReplaced));
         }
         ended
     }
@@ -146,6 +150,13 @@ impl LeaseBook {
         slot.is_some()
     }
 
+    /// The instance behind the Proxy is gone or about to go: its leases end, and the Proxy stays known. Another uid than
+    /// the current one changes nothing.
+    pub fn end_leases(&mut self, key: &ProxyKey, uid: &Uid, how: EndedBy, now: Now) -> Vec<Ended> {
+        self.advance(now);
+        self.stock.slot_of(key, uid).map_or_else(Vec::new, |slot| self.end_all(slot, how))
+    }
+
     /// The Proxy is gone, and its leases with it. Another uid than the current one changes nothing.
     pub fn remove(&mut self, key: &ProxyKey, uid: &Uid, now: Now) -> Vec<Ended> {
         self.advance(now);
@@ -167,9 +178,13 @@ impl LeaseBook {
         }
     }
 
-    fn drop_slot(&mut self, slot: usize) -> Vec<Ended> {
+    fn end_all(&mut self, slot: usize, how: EndedBy) -> Vec<Ended> {
         let leases = self.stock.get(slot).leases.clone();
-        let ended = leases.into_iter().map(|number| self.end(number, EndedBy::ProxyRemoved, self.time)).collect();
+        leases.into_iter().map(|number| self.end(number, how, self.time)).collect()
+    }
+
+    fn drop_slot(&mut self, slot: usize) -> Vec<Ended> {
+        let ended = self.end_all(slot, EndedBy::ProxyRemoved);
         self.cooling.forget(slot);
         self.stock.remove(slot);
         ended

@@ -33,6 +33,7 @@ use super::clock::Now;
 use super::desired::{Desired, Endpoint};
 use super::id::HostName;
 use super::instance::Credentials;
+use super::lease_book::Cordon;
 use super::reason::Reason;
 use super::status::Status;
 use view::View;
@@ -83,8 +84,9 @@ pub struct Plan {
     pub serving: Serving,
     /// What the probe pool is to track; `None`: nothing.
     pub track: Option<Track>,
-    /// Not to be granted, though it may be offered: the drain annotation is set.
-    pub cordoned: bool,
+    /// Not to be granted, though it may be offered, and until when its holders have it: the drain annotation is set, or
+    /// a deletion or a replacement waits for them.
+    pub cordon: Option<Cordon>,
     /// The whole status that we own; written when it [differs](Status::differs_from) from the one written before.
     pub status: Status,
     /// Events about transitions, each told once.
@@ -141,9 +143,12 @@ pub enum Serving {
     /// Recorded Ready before a restart, and its credentials are about to be read: neither offer nor withdraw. What a
     /// surviving registry has of it goes on.
     AsBefore,
-    /// Not to be leased; leases that are out go on, or are drained, as the reason says.
+    /// Not to be leased.
     Withdraw {
         reason: Reason,
+        /// What is leased is gone or about to go, and does not come back: leases that are out end. Else they go on, as the
+        /// instance may be well again in a moment, or is waited for until it is drained.
+        ends_leases: bool,
     },
 }
 
@@ -189,6 +194,7 @@ struct Intent {
     track: Option<Track>,
     /// The instance is to be, or is being, made anew.
     replacing: Option<Reason>,
+    cordon: Option<Cordon>,
 }
 
 /// The earliest of several instants.
@@ -213,7 +219,7 @@ pub fn plan(desired: &Desired, seen: &Observed, settings: &Settings, now: Now) -
         wake: intent.wake.0,
         serving: intent.serving,
         track: intent.track,
-        cordoned: desired.annotations.drain,
+        cordon: intent.cordon,
         status,
         notices,
     }

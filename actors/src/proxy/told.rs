@@ -8,7 +8,7 @@ use super::{Proxy, ProxyMsg};
 use crate::board::ProxyView;
 use crate::domain::desired::HealthCheck;
 use crate::domain::health::FailureDomain;
-use crate::domain::lease_book::{Absence, Announcement, Cordon, Offer};
+use crate::domain::lease_book::{Absence, Announcement, Cordon, EndedBy, Offer};
 use crate::domain::plan::{self, Notice, Plan, Serving};
 use crate::domain::reason::Reason;
 use crate::domain::status::{ConditionType, Phase, Status, Truth};
@@ -26,7 +26,9 @@ pub(super) struct Out {
     pub(super) announced: Option<Announcement>,
     pub(super) withdrawn: Option<Absence>,
     /// Nothing until something was told: a predecessor may have left a cordon.
-    pub(super) cordoned: Option<bool>,
+    pub(super) cordoned: Option<Option<Cordon>>,
+    /// The leases were ended, and nothing was offered since.
+    pub(super) ended: bool,
     /// Counts what the probe pool was told: verdicts on anything older are dropped. 0: nothing was told, and a
     /// predecessor may be tracked.
     pub(super) track: u64,
@@ -74,7 +76,7 @@ impl Proxy {
                     exit_ip: plan.status.exit_ip.clone(),
                 };
                 if self.out.offered.as_ref() != Some(&offer) {
-                    if plan.cordoned && self.out.offered.is_none() {
+                    if plan.cordon.is_some() && self.out.offered.is_none() {
                         // The cordon stands before the offer does, or a lease could be granted in between.
                         self.wires.leases.announce(Announcement {
                             key: key.clone(),
@@ -83,14 +85,15 @@ impl Proxy {
                             capacity: self.desired.max_leases,
                             absence: Absence::Provisioning,
                         });
-                        self.cordon(true, ctx);
+                        self.cordon(plan.cordon, ctx);
                     }
                     self.wires.leases.offer(offer.clone());
                     self.out.offered = Some(offer);
                     self.out.withdrawn = None;
+                    self.out.ended = false;
                 }
             }
-            Serving::Withdraw { reason } => {
+            Serving::Withdraw { reason, ends_leases } => {
                 let absence = if self.desired.deleting {
                     Absence::Unhealthy
                 } else {
@@ -115,18 +118,22 @@ impl Proxy {
                     self.wires.leases.withdraw(&key, &uid, absence, ctx.tell(ProxyMsg::LeasesLeft));
                     self.out.withdrawn = Some(absence);
                 }
+                if *ends_leases && !self.out.ended {
+                    let how = if self.desired.deleting { EndedBy::ProxyRemoved } else { EndedBy::ProxyReplaced };
+                    self.wires.leases.end_leases(&key, &uid, how);
+                }
+                self.out.ended = *ends_leases;
             }
         }
-        if self.out.cordoned != Some(plan.cordoned) {
-            self.cordon(plan.cordoned, ctx);
+        if self.out.cordoned != Some(plan.cordon) {
+            self.cordon(plan.cordon, ctx);
         }
     }
 
-    fn cordon(&mut self, cordoned: bool, ctx: &Ctx<ProxyMsg>) {
-        let cordon = cordoned.then_some(Cordon { drain_by: None });
+    fn cordon(&mut self, cordon: Option<Cordon>, ctx: &Ctx<ProxyMsg>) {
         let left = ctx.tell(ProxyMsg::LeasesLeft);
         self.wires.leases.cordon(&self.desired.key, &self.desired.uid, cordon, left);
-        self.out.cordoned = Some(cordoned);
+        self.out.cordoned = Some(cordon);
     }
 
     pub(super) fn track(&mut self, plan: &Plan, ctx: &Ctx<ProxyMsg>) {

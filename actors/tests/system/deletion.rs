@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use egress_actors::domain::error::OpError;
+use egress_actors::domain::lease_book::{EndedBy, Gone, LeaseState, NotHeld};
 use egress_actors::domain::plan::Settings;
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::Phase;
 use egress_actors::proxy::Deadlines;
 use egress_actors::testkit::world::{Mood, Plan, World, managed, on, with_secret};
 
-use crate::{HOUR, MINUTE, SECOND, fleet, is_on_offer, lease, pass, ready_of, release};
+use crate::{HOUR, MINUTE, SECOND, fleet, is_on_offer, lease, pass, ready_of, release, renew};
 
 async fn gone(world: &World, name: &str, within: Duration) {
     let what = format!("{name} is gone");
@@ -213,9 +214,24 @@ async fn waits_for_leases_for_the_drain_timeout_and_no_longer() {
     assert!(!is_on_offer(&world, "px-1").await, "no new grant");
     pass(MINUTE).await;
     assert!(world.store.exists("px-1") && world.store.exists("px-2"));
+    let told = renew(&world, &second).await.expect("it is waited for").state;
+    assert!(matches!(told, LeaseState::Draining { by: Some(_) }), "{told:?}");
     release(&world, &first).await;
     world.eventually("its lease has ended", 10 * SECOND, |world| !world.store.exists("px-1")).await;
     assert!(world.store.exists("px-2"));
     world.eventually("it waited long enough", 80 * SECOND, |world| !world.store.exists("px-2")).await;
     assert!(!release(&world, &second).await, "it went with its Proxy");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_not_renewed_once_the_deletion_of_its_proxy_has_begun_though_the_host_hangs() {
+    let world = World::start();
+    fleet(&world, &["px-1"]).await;
+    let held = lease(&world, "px-1").await;
+    world.host("hv1").set(Mood::Hangs);
+    world.store.delete("px-1");
+    pass(SECOND).await;
+    assert!(world.store.exists("px-1"));
+    let gone = renew(&world, &held).await;
+    assert!(matches!(gone, Err(NotHeld::Gone(Gone { how: EndedBy::ProxyRemoved, .. }))), "{gone:?}");
 }

@@ -20,7 +20,7 @@ mod writes;
 
 use std::time::Duration;
 
-use egress_actors::domain::lease_book::{Lease, Release};
+use egress_actors::domain::lease_book::{Lease, NotHeld, Release};
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::{ConditionType, Phase};
 use egress_actors::testkit::world::{World, managed, only};
@@ -52,6 +52,11 @@ async fn lease(world: &World, name: &str) -> Lease {
 async fn release(world: &World, lease: &Lease) -> bool {
     let released = world.handles.leases.release(lease.id.clone()).await.expect("the registry answers");
     matches!(released, Release::Released(_))
+}
+
+async fn renew(world: &World, lease: &Lease) -> Result<Lease, NotHeld> {
+    let renewed = world.handles.leases.renew(lease.id.clone(), 10 * MINUTE, None).await;
+    renewed.expect("the registry answers")
 }
 
 async fn is_on_offer(world: &World, name: &str) -> bool {

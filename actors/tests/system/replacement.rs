@@ -5,13 +5,14 @@ use std::time::Duration;
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::health::Blame;
 use egress_actors::domain::instance::InstanceState;
+use egress_actors::domain::lease_book::{EndedBy, Gone, NotHeld};
 use egress_actors::domain::plan::Settings;
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::{ConditionType, Phase, Truth};
 use egress_actors::ports::Severity;
 use egress_actors::testkit::world::{Mood, Path, Plan, World, any, managed};
 
-use crate::{HOUR, MINUTE, SECOND, fleet, is_on_offer, lease, pass, ready_of, release};
+use crate::{HOUR, MINUTE, SECOND, fleet, is_on_offer, lease, pass, ready_of, release, renew};
 
 /// A new instance is there, Ready, and the old one is gone.
 async fn anew(world: &World, name: &str, within: Duration) {
@@ -41,8 +42,11 @@ async fn a_new_recreate_value_makes_a_fresh_instance_once() {
     let world = World::start();
     fleet(&world, &["px-1"]).await;
     let before = world.host("hv1").instance_id("px-1");
+    let held = lease(&world, "px-1").await;
     world.store.edit("px-1", |desired| desired.annotations.recreate = Some("1".into()));
     anew(&world, "px-1", MINUTE).await;
+    let gone = renew(&world, &held).await;
+    assert!(matches!(gone, Err(NotHeld::Gone(Gone { how: EndedBy::ProxyReplaced, .. }))), "{gone:?}");
     assert_ne!(world.host("hv1").instance_id("px-1"), before);
     assert_eq!(world.store.status("px-1").unwrap().recreated.as_deref(), Some("1"));
     let world = world.restart().await;

@@ -102,6 +102,8 @@ pub enum EndedBy {
     Released,
     /// The Proxy is gone, or its name belongs to another one now.
     ProxyRemoved,
+    /// The Proxy is there, and reached in another way: its instance was made anew, its address or credentials changed.
+    ProxyReplaced,
 }
 
 impl EndedBy {
@@ -110,6 +112,7 @@ impl EndedBy {
             Self::Expired => "expired",
             Self::Released => "released",
             Self::ProxyRemoved => "proxy_removed",
+            Self::ProxyReplaced => "proxy_replaced",
         }
     }
 }

@@ -64,6 +64,11 @@ pub struct Offer {
 }
 
 impl Offer {
+    /// True if who was given the one can go on with the other: same address, same credentials.
+    pub(super) fn is_same_way_in(&self, other: &Self) -> bool {
+        self.endpoint == other.endpoint && self.credentials == other.credentials
+    }
+
     /// True if a target that saw the one would take the other for the same: same address, or the same known exit.
     pub(super) fn is_same_exit(&self, other: &Self) -> bool {
         self.uid == other.uid

@@ -64,7 +64,8 @@ struct Model {
     proxies: BTreeMap<usize, ModelProxy>,
     leases: Vec<ModelLease>,
     retired: BTreeSet<Uid>,
-    counters: BTreeMap<Uid, u64>,
+    /// By name.
+    counters: BTreeMap<usize, u64>,
     untold: usize,
 }
 
@@ -133,7 +134,13 @@ impl Model {
                     },
                     now,
                 );
-                self.appears(who, *kind, *capacity, None, &ended)?;
+                let is_stale = self.is_stale(who);
+                let mut expected = self.appears(who, *kind, *capacity, None);
+                let moved = |proxy: &ModelProxy| proxy.exit.is_some_and(|(before, _)| before != *port);
+                if !is_stale && self.current(who).is_some_and(|proxy| moved(proxy)) {
+                    expected.extend(self.end_all(who.name, EndedBy::ProxyReplaced));
+                }
+                prop_assert_eq!(ids(&ended), expected);
                 if let Some(proxy) = self.current(who) {
                     let exit = (*port, *exit);
                     if proxy.exit.is_some_and(|before| !is_same_exit(before, exit)) {
@@ -153,7 +160,7 @@ impl Model {
                     },
                     now,
                 );
-                self.appears(who, *kind, 2, Some(*absence), &ended)?;
+                prop_assert_eq!(ids(&ended), self.appears(who, *kind, 2, Some(*absence)));
             }
             Op::Withdraw(who, absence) => {
                 let found = self.book.withdraw(&key(who.name), &uid(who), *absence, now);
@@ -169,6 +176,13 @@ impl Model {
                 if let Some(proxy) = self.current(who) {
                     proxy.cordoned = *on;
                 }
+            }
+            Op::EndLeases(who) => {
+                let ended = self.book.end_leases(&key(who.name), &uid(who), EndedBy::ProxyReplaced, now);
+                let is_current = self.current(who).is_some();
+                let expected =
+                    if is_current { self.end_all(who.name, EndedBy::ProxyReplaced) } else { BTreeSet::new() };
+                prop_assert_eq!(ids(&ended), expected);
             }
             Op::Remove(who) => {
                 let ended = self.book.remove(&key(who.name), &uid(who), now);
@@ -215,21 +229,13 @@ impl Model {
         Ok(())
     }
 
-    fn appears(
-        &mut self,
-        who: &Who,
-        kind: usize,
-        capacity: u32,
-        absence: Option<Absence>,
-        ended: &[Ended],
-    ) -> TestCaseResult {
-        let is_taken = self.proxies.get(&who.name).is_some_and(|proxy| proxy.uid != uid(who));
-        if is_taken && self.retired.contains(&uid(who)) {
-            prop_assert!(ended.is_empty(), "late news of an old object ended something");
-            return Ok(());
+    /// The leases that end because another object had the name.
+    fn appears(&mut self, who: &Who, kind: usize, capacity: u32, absence: Option<Absence>) -> BTreeSet<LeaseId> {
+        if self.is_stale(who) {
+            return BTreeSet::new();
         }
-        let expected = if is_taken { self.disappears(who.name) } else { BTreeSet::new() };
-        prop_assert_eq!(ids(ended), expected);
+        let is_taken = self.proxies.get(&who.name).is_some_and(|proxy| proxy.uid != uid(who));
+        let ended = if is_taken { self.disappears(who.name) } else { BTreeSet::new() };
         let proxy = self.proxies.entry(who.name).or_insert_with(|| ModelProxy {
             uid: uid(who),
             attributes: Attributes::new(),
@@ -243,13 +249,23 @@ impl Model {
         proxy.attributes = attributes(KINDS[kind]);
         proxy.capacity = capacity as usize;
         proxy.absence = absence;
-        Ok(())
+        ended
+    }
+
+    /// News of an object whose name belongs to another one by now.
+    fn is_stale(&self, who: &Who) -> bool {
+        let is_taken = self.proxies.get(&who.name).is_some_and(|proxy| proxy.uid != uid(who));
+        is_taken && self.retired.contains(&uid(who))
     }
 
     /// Forgets the Proxy and ends its leases.
     fn disappears(&mut self, name: usize) -> BTreeSet<LeaseId> {
-        let gone = Gone { how: EndedBy::ProxyRemoved, when: self.now.mono };
         self.retired.extend(self.proxies.remove(&name).map(|proxy| proxy.uid));
+        self.end_all(name, EndedBy::ProxyRemoved)
+    }
+
+    fn end_all(&mut self, name: usize, how: EndedBy) -> BTreeSet<LeaseId> {
+        let gone = Gone { how, when: self.now.mono };
         let ended = self.leases.iter_mut().filter(|lease| lease.name == name && lease.gone.is_none());
         ended
             .map(|lease| {
@@ -313,9 +329,9 @@ impl Model {
             prop_assert!(self.live(name).count() < proxy.capacity, "too many holders of {}", lease.proxy.key);
             prop_assert!(self.leases.iter().all(|other| other.id != lease.id), "the id was used before");
             prop_assert_eq!(&lease.proxy.uid, &proxy.uid);
-            let counter = self.counters.entry(proxy.uid.clone()).or_insert(0);
+            let counter = self.counters.entry(name).or_insert(0);
             *counter += 1;
-            prop_assert_eq!(lease.generation, (u64::from(EPOCH) << 32) + *counter, "it counts the grants of this uid");
+            prop_assert_eq!(lease.generation, (u64::from(EPOCH) << 32) + *counter, "it counts the grants of this name");
             let ttl = Duration::from_secs(wanted.ttl).min(self.terms.max_ttl);
             prop_assert_eq!(lease.expires, self.now.mono + ttl);
             let exit = proxy.exit.expect("it was offered");

@@ -3,7 +3,7 @@
 //! Every Proxy stands in exactly one place: not offered (provisioning, unhealthy), draining, full, or free on one of
 //! the shelves, which are sorted by how many leases are out. Nothing here knows of time or of single leases' terms.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::domain::id::{ProxyKey, Uid};
 /// Up to so many leases a Proxy has a shelf of its own; above, four shelves share each doubling.
 const EXACT_SHELVES: usize = 16;
 
-/// Fencing numbers of so many Proxies that are gone are kept, in case the same uid comes back.
+/// Fencing numbers of so many Proxies that are gone are kept, in case the same name comes back.
 const MAX_RETIRED: usize = 4096;
 
 #[derive(Debug)]
@@ -71,6 +71,15 @@ enum Standing {
     Free(usize),
 }
 
+/// What an offer changed for those who had the one before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Change {
+    /// Targets see another exit.
+    pub(super) is_new_exit: bool,
+    /// Holders would have to connect in another way.
+    pub(super) is_new_way_in: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Stock {
     proxies: Slab<Proxy>,
@@ -86,9 +95,13 @@ pub(super) struct Stock {
     pub(super) domains: Domains,
     /// Where the next search for the same thing starts, so that the least recently granted comes next.
     pub(super) cursors: HashMap<u64, usize>,
-    retired: HashMap<Uid, u64>,
-    retired_order: VecDeque<Uid>,
-    /// No new Proxy starts below: it covers those that `retired` had to drop.
+    /// Objects that are gone: late news of them is not news.
+    retired: HashSet<Uid>,
+    /// The latest fencing numbers of names that are gone.
+    counters: HashMap<ProxyKey, u64>,
+    /// Oldest first.
+    retired_order: VecDeque<(Uid, ProxyKey)>,
+    /// No new Proxy starts below: it covers those that `counters` had to drop.
     counter_floor: u64,
     leases_draining: usize,
 }
@@ -131,7 +144,7 @@ impl Stock {
 
     /// True if this is late news of an object whose name belongs to another one by now.
     pub(super) fn is_stale(&self, key: &ProxyKey, uid: &Uid) -> bool {
-        self.slot(key).is_some_and(|slot| self.proxies[slot].uid != *uid) && self.retired.contains_key(uid)
+        self.slot(key).is_some_and(|slot| self.proxies[slot].uid != *uid) && self.retired.contains(uid)
     }
 
     pub(super) fn announce(&mut self, news: Announcement) {
@@ -142,11 +155,15 @@ impl Stock {
         self.settle(slot);
     }
 
-    /// Returns the slot, and whether targets see another exit than at the offer before.
-    pub(super) fn offer(&mut self, offer: Offer) -> (usize, bool) {
+    /// Returns the slot, and what is other than at the offer before.
+    pub(super) fn offer(&mut self, offer: Offer) -> (usize, Change) {
         let slot = self.known_slot(&offer.key, &offer.uid, &offer.attributes);
         let proxy = &mut self.proxies[slot];
-        let is_new_exit = proxy.offer.as_ref().is_some_and(|before| !before.is_same_exit(&offer));
+        let before = proxy.offer.as_ref();
+        let change = Change {
+            is_new_exit: before.is_some_and(|before| !before.is_same_exit(&offer)),
+            is_new_way_in: before.is_some_and(|before| !before.is_same_way_in(&offer)),
+        };
         proxy.capacity = offer.capacity.max(1);
         proxy.absence = None;
         self.domains.assign(slot, &offer.domain, proxy.leases.len());
@@ -154,7 +171,7 @@ impl Stock {
             proxy.offer = Some(Arc::new(offer));
         }
         self.settle(slot);
-        (slot, is_new_exit)
+        (slot, change)
     }
 
     pub(super) fn withdraw(&mut self, slot: usize, absence: Absence) {
@@ -182,12 +199,15 @@ impl Stock {
         let proxy = self.proxies.remove(slot);
         debug_assert!(proxy.leases.is_empty(), "the leases of {} were not ended", proxy.key);
         self.by_key.remove(&proxy.key);
-        if self.retired.insert(proxy.uid.clone(), proxy.counter).is_none() {
-            self.retired_order.push_back(proxy.uid);
+        self.counters.insert(proxy.key.clone(), proxy.counter);
+        if self.retired.insert(proxy.uid.clone()) {
+            self.retired_order.push_back((proxy.uid, proxy.key));
         }
         if self.retired_order.len() > MAX_RETIRED
-            && let Some(counter) = self.retired_order.pop_front().and_then(|uid| self.retired.remove(&uid))
+            && let Some((uid, key)) = self.retired_order.pop_front()
         {
+            self.retired.remove(&uid);
+            let counter = self.counters.remove(&key).unwrap_or(0);
             self.counter_floor = self.counter_floor.max(counter);
         }
     }
@@ -211,7 +231,7 @@ impl Stock {
             absence: Some(Absence::Provisioning),
             cordon: None,
             leases: Vec::new(),
-            counter: self.retired.get(uid).copied().unwrap_or(self.counter_floor),
+            counter: self.counters.get(key).copied().unwrap_or(0).max(self.counter_floor),
             standing: Standing::Provisioning,
             looked_at: None,
         });

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::*;
 use crate::domain::desired::{Endpoint, Scheme};
+use crate::domain::instance::Credentials;
 
 const MINUTE: Duration = Duration::from_mins(1);
 const COOLDOWN: Duration = Duration::from_mins(5);

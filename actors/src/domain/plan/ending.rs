@@ -1,6 +1,8 @@
 //! The end of a Proxy. It always can finish, whatever the state: no latch, no missing Secret, no pause and no read that
 //! fails stands in its way; and what is given up is told, and the telling is written, before the finalizer goes.
 
+use std::time::Instant;
+
 use super::making::look;
 use super::view::{Backing, View};
 use super::{Intent, Serving, Step, Task, Wake};
@@ -18,10 +20,23 @@ pub(super) fn intent(view: &View<'_>) -> Intent {
         step,
         cancel: view.seen.may_mutate && view.seen.on_host.is_some_and(|running| unwanted(running.task)),
         wake,
-        serving: Serving::Withdraw { reason: Reason::Deleting },
+        // The instance may stand for long, with a host that does not answer. Its leases do not wait for that.
+        serving: Serving::Withdraw {
+            reason: Reason::Deleting,
+            ends_leases: view.desired.annotations.skip_cleanup || is_drained(view, &mut Wake::default()),
+        },
         track: None,
         replacing: None,
+        cordon: view.cordon(view.drain_by(deleting_since(view))),
     }
+}
+
+fn deleting_since(view: &View<'_>) -> Instant {
+    view.seen.deleting_since.unwrap_or(view.now.mono)
+}
+
+fn is_drained(view: &View<'_>, wake: &mut Wake) -> bool {
+    view.is_drained(deleting_since(view), wake)
 }
 
 fn next_step(view: &View<'_>, wake: &mut Wake) -> Step {
@@ -29,7 +44,7 @@ fn next_step(view: &View<'_>, wake: &mut Wake) -> Step {
     if !seen.may_mutate || seen.aside.is_some() {
         return Step::Nothing;
     }
-    let drained = |wake: &mut Wake| view.is_drained(seen.deleting_since.unwrap_or(view.now.mono), wake);
+    let drained = |wake: &mut Wake| is_drained(view, wake);
     let Some(host) = seen.host.as_ref().filter(|_| view.managed().is_some()) else {
         // External, or never created: a create needs a recorded host.
         return if view.managed().is_some() || drained(wake) { release(view, wake) } else { Step::Nothing };

@@ -10,17 +10,32 @@ pub(super) fn intent(view: &View<'_>) -> Intent {
     let mut wake = Wake::default();
     let replacing = view.replacement(&mut wake);
     let route = view.route().filter(|_| view.is_up());
-    let serving = match (&route, view.standing(), replacing) {
-        (Some(_), _, Some(replacement)) => Serving::Withdraw { reason: replacement.reason },
-        (Some(route), Standing::Healthy | Standing::Presumed, None) => Serving::Offer(route.clone()),
-        (Some(_), Standing::Unhealthy { .. }, None) => Serving::Withdraw { reason: Reason::Unhealthy },
-        (Some(_), Standing::Unknown, None) => Serving::Withdraw { reason: Reason::NotProbed },
-        (None, Standing::Presumed, None) if view.is_up() && !view.is_in_trouble() => Serving::AsBefore,
-        (None, _, _) => Serving::Withdraw { reason: why_without_a_route(view) },
-    };
-    let track = route.map(|route| Track { route, presumed: view.standing() == Standing::Presumed });
     let step = next_step(view, replacing, &mut wake);
-    Intent { step, cancel: false, wake, serving, track, replacing: replacing.map(|replacement| replacement.reason) }
+    let withdraw = |reason| Serving::Withdraw { reason, ends_leases: is_lost(view, &step) };
+    let serving = match (&route, view.standing(), replacing) {
+        (Some(_), _, Some(replacement)) => withdraw(replacement.reason),
+        (Some(route), Standing::Healthy | Standing::Presumed, None) => Serving::Offer(route.clone()),
+        (Some(_), Standing::Unhealthy { .. }, None) => withdraw(Reason::Unhealthy),
+        (Some(_), Standing::Unknown, None) => withdraw(Reason::NotProbed),
+        (None, Standing::Presumed, None) if view.is_up() && !view.is_in_trouble() => Serving::AsBefore,
+        (None, _, _) => withdraw(why_without_a_route(view)),
+    };
+    let drain_by = replacing.and_then(|replacement| view.drain_by(replacement.since));
+    Intent {
+        cancel: false,
+        wake,
+        serving,
+        track: route.map(|route| Track { route, presumed: view.standing() == Standing::Presumed }),
+        replacing: replacing.map(|replacement| replacement.reason),
+        cordon: view.cordon(drain_by),
+        step,
+    }
+}
+
+/// The instance that was leased is gone, or goes with this step.
+fn is_lost(view: &View<'_>, step: &Step) -> bool {
+    let is_absent = view.managed().is_some() && matches!(view.seen.sight, Sight::Absent);
+    is_absent || view.seen.removal.is_some() || matches!(step, Step::Delete { .. } | Step::Create { .. })
 }
 
 fn why_without_a_route(view: &View<'_>) -> Reason {

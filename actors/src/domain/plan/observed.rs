@@ -280,11 +280,11 @@ impl Observed {
     /// step is started.
     pub fn on_planned(&mut self, desired: &Desired, plan: &Plan, now: Now) {
         let offers = plan.serving.is_on();
-        if (self.offered && !offers) || (plan.cordoned && !self.cordoned) {
+        if (self.offered && !offers) || (plan.cordon.is_some() && !self.cordoned) {
             // A lease may have been granted just before: the old count says nothing.
             self.leases_left = None;
         }
-        (self.offered, self.cordoned) = (offers, plan.cordoned);
+        (self.offered, self.cordoned) = (offers, plan.cordon.is_some());
         let endpoint = plan.track.as_ref().map(|track| &track.route.endpoint);
         if self.tracked.as_ref() != endpoint {
             if self.judged.as_ref().is_some_and(|(judged, _)| endpoint.is_some_and(|endpoint| endpoint != judged)) {

@@ -209,8 +209,12 @@ impl Life {
     fn withdrawn_for(&self) -> Option<Reason> {
         match self.plan.serving {
             Serving::Offer(_) | Serving::AsBefore => None,
-            Serving::Withdraw { reason } => Some(reason),
+            Serving::Withdraw { reason, .. } => Some(reason),
         }
+    }
+
+    fn ends_leases(&self) -> bool {
+        matches!(self.plan.serving, Serving::Withdraw { ends_leases: true, .. })
     }
 
     fn phase(&self) -> Phase {

@@ -8,6 +8,7 @@ use crate::domain::clock::Now;
 use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Managed};
 use crate::domain::health::Verdict;
 use crate::domain::id::HostName;
+use crate::domain::lease_book::Cordon;
 use crate::domain::reason::Reason;
 
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +87,16 @@ impl<'a> View<'a> {
             return true;
         }
         self.is_past(Some(since + self.settings.drain_timeout), wake)
+    }
+
+    /// When holders lose the instance that is waited for since then; `None` if nobody waits for them.
+    pub(super) fn drain_by(&self, since: Instant) -> Option<Instant> {
+        (!self.settings.drain_timeout.is_zero()).then(|| since + self.settings.drain_timeout)
+    }
+
+    /// What holders are told.
+    pub(super) fn cordon(&self, drain_by: Option<Instant>) -> Option<Cordon> {
+        (drain_by.is_some() || self.desired.annotations.drain).then_some(Cordon { drain_by })
     }
 
     /// The count is worth something only after the withdrawal: before, a lease may be granted at any moment.

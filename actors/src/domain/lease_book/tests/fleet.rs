@@ -41,7 +41,7 @@ fn a_cordoned_proxy_is_never_granted_and_its_holders_are_told() {
 }
 
 #[test]
-fn removal_ends_the_leases_and_a_recreated_name_inherits_nothing() {
+fn removal_ends_the_leases_and_a_recreated_name_inherits_nothing_but_its_count() {
     let mut desk = desk();
     desk.offer(offer("a"));
     let ask = Ask { target: Some(target("shop.example")), ..ask() };
@@ -54,7 +54,7 @@ fn removal_ends_the_leases_and_a_recreated_name_inherits_nothing() {
     assert_eq!(ended.iter().map(|e| (&e.id, e.gone)).collect::<Vec<_>>(), [(&lease.id, gone)]);
     assert_eq!(desk.renew(&lease), Err(NotHeld::Gone(gone)));
     let fresh = desk.lease(&ask);
-    assert_eq!((fresh.generation & 0xffff_ffff, fresh.state), (1, LeaseState::Active));
+    assert_eq!((fresh.generation, fresh.state), (lease.generation + 1, LeaseState::Active));
     assert_eq!(desk.report(&lease, Outcome::Banned), Ok(Reported::default()), "it tells of another Proxy");
     assert_eq!(desk.offer(offer("a")), [], "late news of the old object");
     assert!(desk.renew(&fresh).is_ok());
@@ -68,6 +68,30 @@ fn the_same_object_that_comes_back_goes_on_counting() {
     assert_eq!(desk.book.remove(&key("a"), &uid("1"), desk.now).len(), 1);
     desk.offer(offer("a"));
     assert!(desk.lease(&ask()).generation > before.generation);
+}
+
+#[test]
+fn other_credentials_end_the_leases_and_other_attributes_do_not() {
+    let mut desk = desk();
+    desk.offer(offer("a"));
+    let lease = desk.lease(&ask());
+    assert_eq!(desk.offer(Offer { capacity: 5, exit_ip: Some("x".into()), ..offer("a") }), []);
+    assert!(desk.renew(&lease).is_ok());
+    let credentials = Some(Credentials { username: "crawler".into(), password: Arc::new("changed".to_owned().into()) });
+    assert_eq!(desk.offer(Offer { credentials, ..offer("a") }).len(), 1);
+    assert!(matches!(desk.renew(&lease), Err(NotHeld::Gone(Gone { how: EndedBy::ProxyReplaced, .. }))));
+}
+
+#[test]
+fn leases_end_with_the_instance_and_the_proxy_stays_known() {
+    let mut desk = desk();
+    desk.offer(offer("a"));
+    let lease = desk.lease(&ask());
+    assert_eq!(desk.book.end_leases(&key("a"), &uid("2"), EndedBy::ProxyRemoved, desk.now), [], "another uid");
+    let ended = desk.book.end_leases(&key("a"), &uid("1"), EndedBy::ProxyRemoved, desk.now);
+    assert_eq!(ended.iter().map(|e| (&e.id, e.gone.how)).collect::<Vec<_>>(), [(&lease.id, EndedBy::ProxyRemoved)]);
+    assert!(matches!(desk.renew(&lease), Err(NotHeld::Gone(_))));
+    assert_eq!(desk.book.proxy(&key("a"), desk.now).map(|proxy| proxy.leases), Some(0));
 }
 
 #[test]
@@ -86,21 +110,24 @@ fn a_complete_list_removes_what_it_does_not_name() {
 }
 
 #[test]
-fn a_new_address_is_told_to_new_holders_only_and_ends_its_bans() {
+fn a_new_address_ends_the_leases_of_the_old_one_and_its_bans_if_targets_see_another_exit() {
     let shop = Ask { target: Some(target("shop.example")), ..ask() };
     for (exit_before, exit_after, is_still_banned) in
         [(None, None, false), (Some("x"), Some("x"), true), (Some("x"), Some("y"), false), (Some("x"), None, false)]
     {
         let mut desk = desk();
-        let old = Offer { capacity: 2, exit_ip: exit_before.map(Into::into), ..offer("a") };
+        let old = Offer { exit_ip: exit_before.map(Into::into), ..offer("a") };
         desk.offer(old.clone());
         let lease = desk.lease(&shop);
         desk.report(&lease, Outcome::Banned).unwrap();
         let endpoint = Endpoint { port: 4000, ..old.endpoint.clone() };
-        desk.offer(Offer { endpoint, exit_ip: exit_after.map(Into::into), ..old });
-        assert_eq!(desk.renew(&lease).unwrap().proxy.endpoint.port, 3128);
-        assert_eq!(desk.lease(&ask()).proxy.endpoint.port, 4000);
-        desk.release(&lease);
+        let ended = desk.offer(Offer { endpoint, exit_ip: exit_after.map(Into::into), ..old });
+        let gone = Gone { how: EndedBy::ProxyReplaced, when: desk.now.mono };
+        assert_eq!(ended.iter().map(|e| (&e.id, e.gone)).collect::<Vec<_>>(), [(&lease.id, gone)]);
+        assert_eq!(desk.renew(&lease), Err(NotHeld::Gone(gone)), "nobody holds an address that is no more");
+        let fresh = desk.lease(&ask());
+        assert_eq!(fresh.proxy.endpoint.port, 4000, "and its place is free at once");
+        desk.release(&fresh);
         assert_eq!(desk.book.grant(&shop, desk.now).is_err(), is_still_banned, "{exit_before:?} {exit_after:?}");
     }
 }

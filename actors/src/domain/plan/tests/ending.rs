@@ -54,11 +54,26 @@ fn a_deletion_waits_for_leases_up_to_the_drain_timeout() {
         }
         assert_eq!(life.plan.step == Step::Nothing, waits, "{leases:?}");
         if waits {
-            assert_eq!(life.withdrawn_for(), Some(Reason::Deleting));
+            assert_eq!((life.withdrawn_for(), life.ends_leases()), (Some(Reason::Deleting), false));
+            let until = Some(Cordon { drain_by: life.plan.wake });
+            assert_eq!(life.plan.cordon, until, "its holders are told until when they have it");
             life.wait_for_wake();
         }
         assert_eq!(life.plan.step, delete(Reason::Deleting), "{leases:?}");
+        assert!(life.ends_leases());
     }
+}
+
+#[test]
+fn leases_end_with_the_wait_for_them_though_nobody_can_delete_the_instance() {
+    let mut life = Life::ready();
+    life.tell(|seen, _| seen.on_provider(ProviderSeen::Unknown));
+    life.edit(|desired| desired.deleting = true);
+    assert_eq!((life.plan.step.clone(), life.ends_leases()), (Step::Nothing, true));
+    let mut life = Life::ready();
+    life.edit(|desired| desired.deleting = true);
+    life.tell(|seen, now| seen.on_delete(Err(OpError::transient(Reason::Timeout, "no answer")), now));
+    assert!(life.ends_leases());
 }
 
 #[test]

@@ -328,8 +328,9 @@ fn a_paused_proxy_is_left_alone_and_goes_on_serving() {
     life.tell(|seen, now| seen.on_get(Ok(instance("1", InstanceState::Stopped, None)), now));
     assert_eq!(life.plan.step, Step::Nothing);
     assert!(!life.offers(), "what has stopped does not serve");
+    assert!(!life.ends_leases(), "whoever paused it may start it again");
     life.edit(|desired| desired.paused = false);
-    assert_eq!(life.plan.step, delete(Reason::InstanceStopped));
+    assert_eq!((life.plan.step.clone(), life.ends_leases()), (delete(Reason::InstanceStopped), true));
 }
 
 #[test]
@@ -341,8 +342,10 @@ fn a_new_recreate_value_drains_replaces_and_is_recorded() {
     assert_eq!(life.withdrawn_for(), Some(Reason::RecreateRequested));
     assert_eq!(life.plan.step, Step::Nothing, "a lease is out");
     assert!(life.plan.track.is_some(), "what still serves leases is still probed");
+    assert!(!life.ends_leases() && life.plan.cordon == Some(Cordon { drain_by: life.plan.wake }), "{:?}", life.plan);
     life.tell(|seen, _| seen.on_leases_left(0));
     assert_eq!(life.plan.step, delete(Reason::RecreateRequested));
+    assert!(life.ends_leases());
     assert_eq!(life.plan.status.recreated, None);
     life.tell(|seen, now| seen.on_delete(Ok(()), now));
     life.edit(|desired| desired.annotations.recreate = None);

@@ -199,7 +199,7 @@ fn the_drain_annotation_cordons_and_is_drained_once_a_fresh_count_says_so() {
     let mut life = Life::ready();
     assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::NotDraining));
     life.edit(|desired| desired.annotations.drain = true);
-    assert!(life.plan.cordoned && life.offers());
+    assert!(life.plan.cordon == Some(Cordon { drain_by: None }) && life.offers());
     assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::Draining), "an old count says nothing");
     life.turn();
     assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::Draining), "however often it is asked");
@@ -209,7 +209,7 @@ fn the_drain_annotation_cordons_and_is_drained_once_a_fresh_count_says_so() {
     assert_eq!(life.condition(ConditionType::Drained), (Truth::True, Reason::Drained));
     assert_eq!(life.plan.step, Step::Nothing, "the instance stays");
     life.edit(|desired| desired.annotations.drain = false);
-    assert!(!life.plan.cordoned && life.offers());
+    assert!(life.plan.cordon.is_none() && life.offers());
     assert_eq!(life.condition(ConditionType::Drained), (Truth::False, Reason::NotDraining));
 }
 

@@ -142,6 +142,10 @@ impl World {
             | Step::ReadSecrets
             | Step::Get { .. } => {}
         }
+        if matches!(plan.step, Step::Create { .. } | Step::Delete { .. }) {
+            let ended = matches!(plan.serving, Serving::Withdraw { ends_leases: true, .. });
+            assert!(ended, "leases on what goes or comes go on: {plan:?}");
+        }
         if self.shown.deleting {
             assert!(!plan.serving.is_on() && plan.track.is_none(), "served while deleted");
         }

@@ -80,7 +80,7 @@ impl Proxy {
             if let Flavor::Managed(managed) = &desired.flavor
                 && let Some(cloud_init @ CloudInit::Secret { .. }) = &managed.cloud_init
             {
-                read.user_data = Some(secrets.user_data(namespace, cloud_init).await?);
+                read.user_data = Some(secrets.user_data(namespace, cloud_init).await);
             }
             Ok(Box::new(read))
         };

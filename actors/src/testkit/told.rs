@@ -1,6 +1,6 @@
 //! Events and Secrets in memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -68,9 +68,9 @@ impl EventSink for RecordingSink {
     }
 }
 
-/// Secrets by name, in whatever namespace.
+/// Secrets by name, in whatever namespace; of user data the password alone. Beside them those without their label.
 #[derive(Debug, Default)]
-pub struct StaticSecrets(Mutex<HashMap<String, (String, String)>>);
+pub struct StaticSecrets(Mutex<HashMap<String, (String, String)>>, Mutex<HashSet<String>>);
 
 impl StaticSecrets {
     pub fn put(&self, name: &str, username: &str, password: &str) {
@@ -79,25 +79,37 @@ impl StaticSecrets {
 
     pub fn remove(&self, name: &str) {
         lock(&self.0).remove(name);
+        lock(&self.1).remove(name);
+    }
+
+    /// Takes the label that says that it may be used.
+    pub fn unlabel(&self, name: &str) {
+        lock(&self.1).insert(name.to_owned());
+    }
+
+    fn found(&self, namespace: &str, name: &str) -> Result<(String, String), OpError> {
+        if lock(&self.1).contains(name) {
+            return Err(OpError::permanent(
+                Reason::SecretNotLabelled,
+                format!("secret `{namespace}/{name}` has no label"),
+            ));
+        }
+        let missing = || OpError::transient(Reason::SecretNotFound, format!("secret `{namespace}/{name}` not found"));
+        lock(&self.0).get(name).cloned().ok_or_else(missing)
     }
 }
 
 #[async_trait]
 impl Secrets for StaticSecrets {
     async fn credentials(&self, namespace: &str, secret: &SecretRef) -> Result<Credentials, OpError> {
-        let found = lock(&self.0).get(&*secret.name).cloned();
-        let (username, password) = found.ok_or_else(|| {
-            OpError::transient(Reason::SecretNotFound, format!("secret `{namespace}/{}` not found", secret.name))
-        })?;
+        let (username, password) = self.found(namespace, &secret.name)?;
         Ok(Credentials { username: username.into(), password: Arc::new(SecretString::from(password)) })
     }
 
-    async fn user_data(&self, _: &str, cloud_init: &CloudInit) -> Result<SecretBytes, OpError> {
+    async fn user_data(&self, namespace: &str, cloud_init: &CloudInit) -> Result<SecretBytes, OpError> {
         match cloud_init {
             CloudInit::Inline(text) => Ok(SecretBytes(text.as_bytes().into())),
-            CloudInit::Secret { name, .. } => {
-                Err(OpError::transient(Reason::SecretNotFound, format!("secret `{name}` not found")))
-            }
+            CloudInit::Secret { name, .. } => Ok(SecretBytes(self.found(namespace, name)?.1.as_bytes().into())),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Secrets that are missing, appear, and change.
 
+use egress_actors::domain::desired::{CloudInit, Flavor};
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::Phase;
 use egress_actors::testkit::world::{Path, World, external, managed, with_secret};
@@ -82,6 +83,30 @@ async fn a_secret_that_goes_keeps_what_works_and_says_so() {
     pass(10 * MINUTE).await;
     assert_eq!(world.store.phase("bought"), Some(Phase::Ready));
     assert!(is_on_offer(&world, "bought").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_serving_proxy_stays_on_offer_when_only_its_cloud_init_secret_loses_the_label() {
+    let world = World::start();
+    let mut desired = with_secret(managed("px-1", "lab"), "auth");
+    if let Flavor::Managed(managed) = &mut desired.flavor {
+        managed.cloud_init = Some(CloudInit::Secret { name: "init".into(), key: "user-data".into() });
+    }
+    world.secrets.put("auth", "user", "right");
+    world.secrets.put("init", "", "#cloud-config");
+    world.store.apply(desired);
+    world.ready("px-1").await;
+    world.secrets.unlabel("init");
+    world.store.secret_changed("init");
+    pass(10 * MINUTE).await;
+    assert_eq!(ready_of(&world, "px-1").0, Reason::Healthy);
+    assert!(is_on_offer(&world, "px-1").await);
+
+    world.secrets.unlabel("auth");
+    world.store.secret_changed("auth");
+    pass(MINUTE).await;
+    assert_eq!(ready_of(&world, "px-1").0, Reason::SecretNotLabelled, "the other one is another matter");
+    assert!(!is_on_offer(&world, "px-1").await);
 }
 
 #[tokio::test(start_paused = true)]

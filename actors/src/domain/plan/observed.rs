@@ -50,8 +50,8 @@ pub struct ProviderFacts {
 #[derive(Debug, Clone, Default)]
 pub struct SecretsRead {
     pub credentials: Option<Credentials>,
-    /// Only where the user data is in a Secret.
-    pub user_data: Option<SecretBytes>,
+    /// Only where the user data is in a Secret. That one alone may be unreadable: the credentials are as good as ever.
+    pub user_data: Option<Result<SecretBytes, OpError>>,
 }
 
 /// The instance, as last seen by a look.
@@ -338,19 +338,46 @@ impl Observed {
         }
     }
 
+    /// An error is of the credentials, or of the whole read.
     pub fn on_secrets(&mut self, outcome: Result<SecretsRead, OpError>, now: Now) {
-        let outdated = std::mem::take(&mut self.reread_secrets);
-        if !outdated && matches!(&outcome, Err(error) if error.reason == Reason::SecretNotLabelled) {
-            // No failure to read: the permission to use it was taken back.
-            self.credentials = None;
+        if !self.is_reading_secrets() {
+            return;
         }
-        if let Some(read) = self.ended(Task::ReadSecrets, outcome, now)
-            && !outdated
-        {
-            self.secrets_stale = false;
-            self.credentials = read.credentials;
-            self.user_data = read.user_data;
-        }
+        let outcome = match outcome {
+            // Neither what it says nor how it failed is of what is there now.
+            _ if std::mem::take(&mut self.reread_secrets) => Ok(()),
+            Ok(SecretsRead { credentials, user_data }) => {
+                self.secrets_stale = false;
+                self.credentials = credentials;
+                let failed;
+                (self.user_data, failed) = match user_data {
+                    Some(Ok(user_data)) => (Some(user_data), Ok(())),
+                    // What lives was made with it: only the next create needs it.
+                    Some(Err(_)) if self.has_instance() => (None, Ok(())),
+                    Some(Err(error)) => (None, Err(error)),
+                    None => (None, Ok(())),
+                };
+                failed
+            }
+            Err(error) => {
+                if error.reason == Reason::SecretNotLabelled {
+                    // No failure to read: the permission to use it was taken back.
+                    self.credentials = None;
+                }
+                Err(error)
+            }
+        };
+        self.ended(Task::ReadSecrets, outcome, now);
+    }
+
+    /// The instance lives as far as is known, and nobody is removing it.
+    pub(super) fn has_instance(&self) -> bool {
+        self.removal.is_none()
+            && match &self.sight {
+                Sight::Unseen => self.remembered.is_some(),
+                Sight::Absent => false,
+                Sight::Present(instance) => lives(instance.state),
+            }
     }
 
     /// The credentials that were read, for the create.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::observed::{Sight, lives};
+use super::observed::Sight;
 use super::{Observed, ProviderSeen, Route, Settings, Task, Wake};
 use crate::domain::clock::Now;
 use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Managed};
@@ -108,14 +108,7 @@ impl<'a> View<'a> {
     pub(super) fn is_up(&self) -> bool {
         match &self.desired.flavor {
             Flavor::External(_) => true,
-            Flavor::Managed(_) => {
-                self.seen.removal.is_none()
-                    && match &self.seen.sight {
-                        Sight::Unseen => self.seen.remembered.is_some(),
-                        Sight::Absent => false,
-                        Sight::Present(instance) => lives(instance.state),
-                    }
-            }
+            Flavor::Managed(_) => self.seen.has_instance(),
         }
     }
 

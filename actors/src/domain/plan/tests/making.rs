@@ -96,7 +96,8 @@ fn an_instance_that_is_there_already_is_adopted_and_not_made() {
 #[test]
 fn secrets_are_read_before_the_create_and_again_before_the_next_one() {
     let mut life = Life::adopted(with_secret(managed()));
-    let read = || SecretsRead { credentials: Some(credentials("p")), user_data: Some(SecretBytes(Arc::from(*b"#x"))) };
+    let read =
+        || SecretsRead { credentials: Some(credentials("p")), user_data: Some(Ok(SecretBytes(Arc::from(*b"#x")))) };
     assert_eq!(life.step(), Step::ReadSecrets);
     life.tell(|seen, now| seen.on_secrets(Ok(read()), now));
     assert_eq!(life.plan.step, get());

@@ -69,6 +69,55 @@ fn a_secret_that_loses_its_label_is_not_used_any_more_and_comes_back_with_it() {
     assert!(life.offers());
 }
 
+/// Whether the instance lives decides what a cloud-init Secret without its label holds up.
+#[test]
+fn a_cloud_init_secret_that_loses_its_label_takes_no_serving_proxy_down_and_holds_up_the_next_create_only() {
+    let read =
+        |password, user_data| SecretsRead { credentials: Some(credentials(password)), user_data: Some(user_data) };
+    let unlabelled = || Err(permanent(Reason::SecretNotLabelled));
+    let mut life = Life::adopted(with_secret(managed()));
+    assert_eq!(life.step(), Step::ReadSecrets);
+    life.tell(|seen, now| seen.on_secrets(Ok(read("old", Ok(SecretBytes(Arc::from(*b"#x"))))), now));
+    life.tell(|seen, now| seen.on_get(gone(), now));
+    life.tell(|seen, now| seen.on_create(Ok(running("1")), now));
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    assert!(life.offers());
+    let before = life.plan.status.clone();
+
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Ok(read("new", unlabelled())), now));
+    let Serving::Offer(route) = &life.plan.serving else { panic!("{:?}", life.plan) };
+    assert_eq!(route.credentials, Some(credentials("new")), "the other Secret is as good as ever");
+    assert!(!life.plan.status.differs_from(&before), "{:#?}", life.plan.status);
+    assert_eq!(life.plan.step, Step::Nothing);
+
+    // It ends, and is to be made anew: now the user data is needed.
+    let stopped = instance("1", InstanceState::Stopped, None);
+    life.tell(|seen, now| seen.on_listed(Some(&stopped), now));
+    life.tell(|seen, now| seen.on_get(Ok(stopped.clone()), now));
+    life.tell(|seen, now| seen.on_delete(Ok(()), now));
+    while life.plan.step != Step::ReadSecrets {
+        match life.plan.step {
+            Step::Get { .. } => life.tell(|seen, now| seen.on_get(gone(), now)),
+            Step::Nothing => life.wait_for_wake(),
+            ref other => panic!("{other:?}"),
+        };
+    }
+    life.tell(|seen, now| seen.on_secrets(Ok(read("new", unlabelled())), now));
+    assert_eq!(life.phase(), Phase::Failed);
+    assert_eq!(life.condition(ConditionType::Ready), (Truth::False, Reason::SecretNotLabelled));
+}
+
+#[test]
+fn a_secret_that_is_put_right_while_it_is_read_is_read_again_at_once() {
+    let mut life = Life::of(with_secret(external()));
+    assert_eq!(life.step(), Step::ReadSecrets);
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Err(permanent(Reason::SecretNotLabelled)), now));
+    assert_eq!(life.plan.step, Step::ReadSecrets);
+    assert_ne!(life.phase(), Phase::Failed);
+}
+
 #[test]
 fn an_unhealthy_proxy_is_withdrawn_and_keeps_its_address() {
     let mut life = Life::ready();

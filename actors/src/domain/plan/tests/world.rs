@@ -262,7 +262,7 @@ impl World {
             Step::ReadSecrets => {
                 let read = SecretsRead {
                     credentials: Some(credentials("p")),
-                    user_data: Some(SecretBytes(Arc::from(*b"#cloud-config"))),
+                    user_data: Some(Ok(SecretBytes(Arc::from(*b"#cloud-config")))),
                 };
                 self.seen.on_secrets(if good { Ok(read) } else { Err(error()) }, self.now);
             }

@@ -56,6 +56,34 @@ async fn an_external_proxy_uses_its_secret_and_a_changed_secret_is_tried_at_once
 }
 
 #[tokio::test]
+async fn a_secret_that_is_removed_is_told_on_its_proxy_which_serves_on() {
+    let Some(site) = Site::new() else { return };
+    let Some(squid) = OwnSquid::with_password("crawler", "right-password") else { return };
+    let flavor =
+        format!("external: {{url: \"http://127.0.0.1:{}\", credentialsSecretRef: {{name: bought}}}}", squid.port);
+    site.apply("px.yaml", &external("px", squid.port).flavor(&flavor).yaml());
+    site.apply("secret.yaml", &secret("bought", "crawler", "right-password"));
+    let operator = site.operator().start().await;
+    let api = &operator.api;
+    api.all_ready(1).await;
+    site.remove("secret.yaml");
+    let row = eventually("it is told", async || {
+        api.proxy("px").await.filter(|row| row["message"].as_str().is_some_and(|text| text.contains("crawl/bought")))
+    })
+    .await;
+    assert_eq!((&row["phase"], &row["reason"]), (&"Ready".into(), &"Healthy".into()), "{row}");
+    let lease = api.lease("px").await;
+    assert_eq!(fetch(&lease, &site.target.url()).await.status(), 204);
+    eventually("in the log, too", async || {
+        let warned = operator.log.about("event", "px").into_iter().find(|entry| entry["event"] == "SecretNotFound")?;
+        (warned["level"] == "warn").then_some(())
+    })
+    .await;
+    site.apply("secret.yaml", &secret("bought", "crawler", "right-password"));
+    eventually("it is well again", async || (api.proxy("px").await?["message"] == "serving").then_some(())).await;
+}
+
+#[tokio::test]
 async fn removing_an_external_proxy_leaves_the_proxy_itself_alone() {
     let Some(site) = Site::new() else { return };
     let Some(squid) = OwnSquid::open() else { return };

@@ -4,6 +4,7 @@ use std::fs;
 
 use reqwest::Method;
 
+use super::api::fetch;
 use super::eventually;
 use super::manifest::managed;
 use super::site::Site;
@@ -56,6 +57,34 @@ async fn a_bad_providers_config_is_refused_and_told_and_the_one_before_stays_in_
     assert_eq!(status, 200, "{answer}");
     assert_eq!(api.metric(failed).await, Some(0.0));
     assert!(api.check("providers-config").await.starts_with("[+]"));
+}
+
+#[tokio::test]
+async fn an_entry_that_is_removed_is_told_on_its_proxies_which_serve_on() {
+    let Some(site) = Site::new() else { return };
+    site.apply_each(["a"], managed);
+    let operator = site.operator().start().await;
+    let api = &operator.api;
+    api.all_ready(1).await;
+    let good = fs::read_to_string(site.providers_config()).unwrap();
+    fs::write(site.providers_config(), site.entry("another", "")).unwrap();
+    let row = eventually("it is told", async || {
+        let told =
+            |row: &serde_json::Value| row["message"].as_str().is_some_and(|text| text.contains("`local` is not"));
+        api.proxy("a").await.filter(told)
+    })
+    .await;
+    assert_eq!((&row["phase"], &row["reason"]), (&"Ready".into(), &"Healthy".into()), "{row}");
+    let lease = api.lease("a").await;
+    assert_eq!(fetch(&lease, &site.target.url()).await.status(), 204);
+    eventually("in the log, too", async || {
+        let about = operator.log.about("event", "a");
+        let warned = about.into_iter().find(|entry| entry["event"] == "ProviderNotConfigured")?;
+        (warned["level"] == "warn").then_some(())
+    })
+    .await;
+    fs::write(site.providers_config(), good).unwrap();
+    eventually("it is well again", async || (api.proxy("a").await?["message"] == "serving").then_some(())).await;
 }
 
 #[tokio::test]

@@ -83,6 +83,11 @@ async fn a_secret_that_goes_keeps_what_works_and_says_so() {
     pass(10 * MINUTE).await;
     assert_eq!(world.store.phase("bought"), Some(Phase::Ready));
     assert!(is_on_offer(&world, "bought").await);
+    let (reason, message) = ready_of(&world, "bought");
+    assert_eq!(reason, Reason::Healthy);
+    assert!(message.contains("seller-1") && message.contains("credentials read before"), "{message}");
+    let warned = world.sink.events().into_iter().filter(|event| event.reason == Reason::SecretNotFound).count();
+    assert_eq!(warned, 1, "{:?}", world.sink.events());
 }
 
 #[tokio::test(start_paused = true)]

@@ -72,12 +72,35 @@ pub(super) fn status(view: &View<'_>, intent: &Intent) -> Status {
     status.keeping_transitions_of(view.seen.told().map(|told| &**told))
 }
 
-/// Events out of what was told before and what is told now: only where the reason of Ready has changed.
+/// Events out of what was told before and what is told now: only where the reason of Ready has changed, or where
+/// something came up that a person must put right while the proxy serves.
 pub(super) fn notices(before: Option<&Arc<Status>>, status: &Status) -> Vec<Notice> {
-    let Some(ready) = status.condition(ConditionType::Ready) else { return Vec::new() };
-    if before.and_then(|told| told.condition(ConditionType::Ready)).is_some_and(|told| told.reason == ready.reason) {
-        return Vec::new();
-    }
+    let is_news = |condition: &&Condition| {
+        let told = before.and_then(|told| told.condition(condition.kind));
+        told.is_none_or(|told| told.reason != condition.reason)
+    };
+    let ready = status.condition(ConditionType::Ready);
+    let news = ready.filter(is_news).into_iter().flat_map(of_ready);
+    let beside = status.condition(ConditionType::Provisioned).filter(is_news).into_iter().filter(|provisioned| {
+        ready.is_some_and(|ready| ready.truth == Truth::True) && needs_a_person(provisioned.reason)
+    });
+    let warned = beside.map(|condition| Notice {
+        severity: Severity::Warning,
+        reason: condition.reason,
+        note: condition.message.clone(),
+    });
+    news.chain(warned).collect()
+}
+
+/// What a proxy that works goes on with, and what is told all the same where people look first.
+const fn needs_a_person(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::SecretNotFound | Reason::SecretInvalid | Reason::ProviderNotConfigured | Reason::HostNotConfigured
+    )
+}
+
+fn of_ready(ready: &Condition) -> Option<Notice> {
     let severity = match ready.reason {
         // Steps on the way that everybody expects.
         Reason::Pending
@@ -86,11 +109,11 @@ pub(super) fn notices(before: Option<&Arc<Status>>, status: &Status) -> Vec<Noti
         | Reason::NotProbed
         | Reason::Provisioned
         | Reason::Deleting
-        | Reason::Busy => return Vec::new(),
+        | Reason::Busy => return None,
         Reason::Healthy | Reason::Paused | Reason::RecreateRequested => Severity::Normal,
         _ => Severity::Warning,
     };
-    vec![Notice { severity, reason: ready.reason, note: ready.message.clone() }]
+    Some(Notice { severity, reason: ready.reason, note: ready.message.clone() })
 }
 
 fn phase(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>, provisioned: &Told) -> Phase {
@@ -146,18 +169,29 @@ fn trouble(view: &View<'_>) -> Option<Trouble> {
     }
     if let Some(latch) = &seen.latch {
         let message = format!(
-            "{} fails: {}; it is tried again when the spec, a used Secret or the providers config changes",
+            "{} fails: {}; it is tried again when the spec, a used Secret or the providers config changes{}",
             latch.task.in_words(),
-            latch.error.detail
+            latch.error.detail,
+            meanwhile(view, latch.task)
         );
         return Some(Trouble { reason: latch.error.reason, message, lasting: true });
     }
     [Task::ReadSecrets, Task::Reserve, Task::Adopt, Task::Delete, Task::Create, Task::Get].into_iter().find_map(
         |task| {
             let error = seen.tries.told(task)?;
-            Some(Trouble { reason: error.reason, message: retried(task, error), lasting: false })
+            let message = retried(task, error) + meanwhile(view, task);
+            Some(Trouble { reason: error.reason, message, lasting: false })
         },
     )
+}
+
+/// What goes on with what was read before.
+fn meanwhile(view: &View<'_>, task: Task) -> &'static str {
+    if task == Task::ReadSecrets && view.seen.credentials.is_some() {
+        "; until then, and not after a restart of the operator, the credentials read before are used"
+    } else {
+        ""
+    }
 }
 
 fn retried(task: Task, error: &OpError) -> String {
@@ -170,7 +204,8 @@ fn provisioned(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>) -> T
             Some(trouble) if view.seen.credentials.is_none() => {
                 Told::new(Truth::False, trouble.reason, trouble.message.clone())
             }
-            Some(_) | None => Told::new(Truth::True, Reason::Provisioned, "an external proxy: nothing is made"),
+            Some(trouble) => Told::new(Truth::True, trouble.reason, trouble.message.clone()),
+            None => Told::new(Truth::True, Reason::Provisioned, "an external proxy: nothing is made"),
         };
     }
     if view.is_up() && view.endpoint().is_some() {
@@ -242,11 +277,14 @@ fn ready(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>, provisione
         return deleting(view);
     }
     if intent.serving.is_on() {
-        return match (view.desired.annotations.drain, view.desired.paused) {
-            (true, _) => Told::new(Truth::True, Reason::Healthy, "healthy, and cordoned by the drain annotation"),
-            (false, true) => Told::new(Truth::True, Reason::Paused, "serving; spec.paused is set: it is left as it is"),
-            (false, false) => Told::new(Truth::True, Reason::Healthy, "serving"),
+        let (reason, message) = match (view.desired.annotations.drain, view.desired.paused) {
+            (true, _) => (Reason::Healthy, "healthy, and cordoned by the drain annotation"),
+            (false, true) => (Reason::Paused, "serving; spec.paused is set: it is left as it is"),
+            (false, false) => (Reason::Healthy, "serving"),
         };
+        let beside = Some(provisioned).filter(|provisioned| needs_a_person(provisioned.reason));
+        let message = beside.map_or_else(|| message.to_owned(), |beside| format!("{message}; {}", beside.message));
+        return Told::new(Truth::True, reason, message);
     }
     if let Some(reason) = intent.replacing {
         return Told::new(

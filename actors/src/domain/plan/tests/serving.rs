@@ -69,6 +69,72 @@ fn a_secret_that_loses_its_label_is_not_used_any_more_and_comes_back_with_it() {
     assert!(life.offers());
 }
 
+#[test]
+fn what_a_person_must_put_right_is_told_on_a_proxy_that_serves_and_warned_of_once() {
+    let secret_fails = |error: OpError| {
+        Box::new(move |life: &mut Life| {
+            life.tell(|seen, _| seen.on_secret_changed());
+            assert_eq!(life.plan.step, Step::ReadSecrets);
+            life.tell(|seen, now| seen.on_secrets(Err(error), now));
+        }) as Box<dyn FnOnce(&mut Life)>
+    };
+    let provider = |seen: ProviderSeen| {
+        Box::new(move |life: &mut Life| {
+            life.tell(|known, _| known.on_provider(seen));
+        }) as Box<dyn FnOnce(&mut Life)>
+    };
+    let no_host = || ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([]), ..facts(2) });
+    let bought = || {
+        let mut life = Life::of(with_secret(external()));
+        life.turn();
+        let read = SecretsRead { credentials: Some(credentials("p")), user_data: None };
+        life.tell(|seen, now| seen.on_secrets(Ok(read), now));
+        life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+        life
+    };
+    let missing = || transient(Reason::SecretNotFound);
+    let rows: Vec<(Life, Box<dyn FnOnce(&mut Life)>, Reason, &str)> = vec![
+        (bought(), secret_fails(missing()), Reason::SecretNotFound, "credentials read before"),
+        (bought(), secret_fails(permanent(Reason::SecretInvalid)), Reason::SecretInvalid, "credentials read before"),
+        (Life::ready(), provider(ProviderSeen::NotConfigured), Reason::ProviderNotConfigured, "provider `kvm` is not"),
+        (Life::ready(), provider(no_host()), Reason::HostNotConfigured, "has no host `a`"),
+    ];
+    for (mut life, trouble, reason, words) in rows {
+        trouble(&mut life);
+        assert!(life.offers(), "{reason}: it serves on");
+        assert_eq!(life.phase(), Phase::Ready);
+        assert_eq!(life.condition(ConditionType::Ready), (Truth::True, Reason::Healthy));
+        assert_eq!(life.condition(ConditionType::Provisioned), (Truth::True, reason));
+        for condition in [ConditionType::Ready, ConditionType::Provisioned] {
+            let message = life.message(condition);
+            assert!(message.contains(words), "{reason}: {message}");
+        }
+        assert!(life.message(ConditionType::Ready).starts_with("serving; "));
+        assert_eq!(life.warned(), [reason]);
+        assert!(life.plan.notices[0].note.contains(words), "{:?}", life.plan.notices);
+        life.turn();
+        assert_eq!(life.plan.notices, [], "{reason}: once");
+        // Put right, it is as it was.
+        life.tell(|seen, _| seen.on_provider(ProviderSeen::Configured(facts(3))));
+        if life.plan.step == Step::ReadSecrets {
+            let read = SecretsRead { credentials: Some(credentials("p")), user_data: None };
+            life.tell(|seen, now| seen.on_secrets(Ok(read), now));
+        }
+        assert_eq!(life.message(ConditionType::Ready), "serving");
+        assert_eq!(life.condition(ConditionType::Provisioned), (Truth::True, Reason::Provisioned));
+    }
+}
+
+#[test]
+fn a_failure_to_read_is_no_warning_about_a_proxy_that_serves() {
+    let mut life = Life::ready();
+    life.tell(|seen, now| seen.on_probed(Probed { blame: Some(Blame::Proxy), ..probed(Verdict::Healthy, false) }, now));
+    assert_eq!(life.plan.step, get());
+    life.tell(|seen, now| seen.on_get(Err(transient(Reason::Unreachable)), now));
+    assert_eq!(life.condition(ConditionType::Provisioned), (Truth::True, Reason::Unreachable));
+    assert_eq!((life.message(ConditionType::Ready).as_str(), life.warned()), ("serving", vec![]));
+}
+
 /// Whether the instance lives decides what a cloud-init Secret without its label holds up.
 #[test]
 fn a_cloud_init_secret_that_loses_its_label_takes_no_serving_proxy_down_and_holds_up_the_next_create_only() {

@@ -62,6 +62,7 @@ fn live_once(desired: &Desired, settings: &Settings, now: Now) -> Observed {
         state: InstanceState::Running,
         endpoint: Some(Endpoint { scheme: Scheme::Http, host: "10.0.0.9".into(), port: 3128 }),
         generated: None,
+        outdated: None,
         created_at: None,
     };
     seen.on_create(Ok(instance), now);

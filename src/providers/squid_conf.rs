@@ -28,7 +28,10 @@ use url::{Host, Url};
 
 use crate::config::providers::AllowedDestination;
 
+mod compare;
 mod nets;
+
+pub use compare::differences;
 
 /// A way through the rules: an allowed destination, or one of the operator's own probe targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,9 +171,12 @@ impl SquidConf<'_> {
         let ports: BTreeSet<u16> = allowed.iter().filter_map(|a| a.port).collect();
         let at = |port: u16| IpNet::aggregate(&nets_of(&allowed, |p| p.is_none_or(|p| p == port)));
 
-        out.push_str(
-            "\nacl connect method CONNECT\nacl plain proto HTTP\nacl port_443 port 443\nacl port_80 port 80\n",
-        );
+        out.push('\n');
+        let openings: Vec<String> = self.openings.iter().map(ToString::to_string).collect();
+        for line in openings.chunks(NETS_A_LINE) {
+            writeln!(out, "{}{}", compare::OPEN_TO, line.join(" "))?;
+        }
+        out.push_str("acl connect method CONNECT\nacl plain proto HTTP\nacl port_443 port 443\nacl port_80 port 80\n");
         out.push_str("http_access deny manager\n");
         if self.auth.is_some() {
             out.push_str("acl known proxy_auth REQUIRED\nhttp_access deny !known\n");
@@ -227,6 +233,15 @@ impl Opening {
         match &self.0 {
             Way::Net(_) => None,
             Way::Name { host, port } => Some((host, *port)),
+        }
+    }
+}
+
+impl fmt::Display for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Way::Net(allowed) => allowed.fmt(f),
+            Way::Name { host, port } => write!(f, "{host}:{port}"),
         }
     }
 }

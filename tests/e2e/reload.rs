@@ -88,6 +88,42 @@ async fn an_entry_that_is_removed_is_told_on_its_proxies_which_serve_on() {
 }
 
 #[tokio::test]
+async fn narrowed_destinations_that_a_running_squid_still_reaches_are_told_on_its_proxy_until_it_is_made_anew() {
+    let Some(site) = Site::new() else { return };
+    let entry = |allowed: &str| site.entry("local", &format!("allowDestinations: [{allowed}],"));
+    fs::write(site.providers_config(), entry("127.0.0.1, 10.9.8.0/24")).unwrap();
+    site.apply_each(["a"], managed);
+    let operator = site.operator().args(&["--list-interval", "1s"]).start().await;
+    let api = &operator.api;
+    api.all_ready(1).await;
+    fs::write(site.providers_config(), entry("127.0.0.1")).unwrap();
+    let row = eventually("it is told", async || {
+        let told = |row: &serde_json::Value| {
+            row["message"].as_str().is_some_and(|text| text.contains("still reaches 10.9.8.0/24"))
+        };
+        api.proxy("a").await.filter(told)
+    })
+    .await;
+    assert_eq!((&row["phase"], &row["reason"]), (&"Ready".into(), &"Healthy".into()), "{row}");
+    eventually("in the log, too", async || {
+        let about = operator.log.about("event", "a");
+        let warned = about.into_iter().find(|entry| entry["event"] == "InstanceOutdated")?;
+        (warned["level"] == "warn").then_some(())
+    })
+    .await;
+    let before = site.squid_of("a").unwrap();
+    site.apply(
+        "a.yaml",
+        &managed("a").yaml().replace("metadata:", "metadata:\n  annotations: {crawl.example.com/recreate: \"1\"}"),
+    );
+    eventually("it is as its entry says", async || {
+        let well = api.proxy("a").await?["message"] == "serving";
+        (well && site.squids().iter().all(|squid| *squid != before)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn without_being_asked_the_operator_finds_a_bad_providers_config_by_itself() {
     let Some(site) = Site::new() else { return };
     let operator = site.operator().start().await;

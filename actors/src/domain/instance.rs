@@ -79,6 +79,9 @@ pub struct Instance {
     pub endpoint: Option<Endpoint>,
     /// Credentials that the backend itself gave the instance (`auth: generated`).
     pub generated: Option<Credentials>,
+    /// In which way it runs with something older than what its entry says now, in words that follow "with an older
+    /// configuration of its provider entry:". A fresh instance would be as the entry says.
+    pub outdated: Option<Arc<str>>,
     /// When the backend made it, if it knows.
     pub created_at: Option<SystemTime>,
 }

@@ -58,6 +58,8 @@ reasons! {
     NotDraining,
     /// The instance stopped by itself and is replaced.
     InstanceStopped,
+    /// The instance runs with an older configuration of its provider entry.
+    InstanceOutdated,
     /// The backend says that the instance is suspended or paused.
     InstancePaused,
     /// The backend cannot say what the instance is doing.

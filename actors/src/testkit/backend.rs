@@ -173,6 +173,7 @@ impl ScriptedHost {
                 port: spec.port,
             }),
             generated: None,
+            outdated: None,
             created_at: Some(SystemTime::now()),
         }
     }

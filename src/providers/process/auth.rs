@@ -139,6 +139,14 @@ pub(super) fn squid_user() -> Option<User> {
     ["proxy", "squid", "nobody"].into_iter().find_map(|name| User::from_name(name).ok().flatten())
 }
 
+/// The helper that a configuration for what lies in `folder` would name now; none if nothing is asked for.
+pub(super) fn in_use(site: &Site, folder: &Path) -> Result<Option<PathBuf>, OpError> {
+    // Given credentials, of the Proxy's own Secret, leave the hash only.
+    let given = folder.join(PASSWORDS).exists() && !folder.join(CREDENTIALS).exists();
+    let asks = given || site.entry.auth == Auth::Generated;
+    asks.then(|| helper(&site.entry.binary)).transpose()
+}
+
 /// The helper reads its file as Squid's user, through every folder above it.
 pub(super) fn helper_can_enter(folder: &Path) -> Result<(), OpError> {
     let Some(user) = squid_user() else { return Ok(()) };

@@ -1,5 +1,7 @@
 //! Get: one instance, from its folder and its process.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -8,11 +10,11 @@ use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::Uid;
 use egress_actors::domain::instance::{Instance, InstanceState, OwnerMark};
 
-use super::directory::{self, Folder, RECORD};
+use super::directory::{self, CONF, Folder, RECORD};
 use super::evidence::{self, Listeners};
 use super::mark::OwnerFile;
-use super::{Site, auth, steps};
-use crate::providers::squid_conf::reachable;
+use super::{Site, auth, spawn, steps};
+use crate::providers::squid_conf::{self, reachable};
 
 /// Between its folder and its process an instance is `Starting`, for as long as one step may take and some more.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
@@ -38,6 +40,7 @@ pub(super) fn look(site: &Site, mark: &OwnerMark) -> Result<Instance, OpError> {
                 state: InstanceState::Stopped,
                 endpoint: None,
                 generated: None,
+                outdated: None,
                 created_at: None,
             }),
         },
@@ -75,8 +78,20 @@ pub(super) fn instance(
         state,
         endpoint,
         generated: auth::generated(&folder)?,
+        outdated: if alive { outdated(site, owner, &folder) } else { None },
         created_at: Some(owner.created_at()),
     })
+}
+
+/// In which way a Squid that runs is not what the entry would start now. What cannot be compared is not told.
+fn outdated(site: &Site, owner: &OwnerFile, folder: &Path) -> Option<Arc<str>> {
+    let old = fs::read_to_string(folder.join(CONF)).ok()?;
+    let new = spawn::configuration(site, owner, auth::in_use(site, folder).ok()?.as_deref());
+    let mut ways = squid_conf::differences(&old, &new);
+    if owner.listen != site.entry.listen || !site.entry.ports.contains(&owner.port) {
+        ways.push(format!("it listens at {}, and not where `listen` and `ports` say", owner.address()));
+    }
+    (!ways.is_empty()).then(|| ways.join("; ").into())
 }
 
 /// The entry has one host, named like itself.

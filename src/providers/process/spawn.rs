@@ -43,20 +43,12 @@ pub(super) fn start(site: &Site, owner: &OwnerFile, wanted: &Wanted) -> Result<(
     let folder = site.folder(&mark.uid);
     directory::remove_file(&folder.join(RECORD))?;
     let helper = if wanted.is_some() { Some(auth::helper(&site.entry.binary)?) } else { None };
-    let user = auth::squid_user();
-    let (passwords, log) = (folder.join(PASSWORDS), folder.join(CACHE_LOG));
-    let conf = SquidConf {
-        about: mark.key.as_str(),
-        listen: owner.address(),
-        openings: &site.openings,
-        auth: helper.as_deref().map(|helper| BasicAuth { helper, passwords: &passwords }),
-        cache_log: &log,
-        user: user.as_ref().map(|user| user.name.as_str()),
-    };
-    directory::write(&folder.join(CONF), conf.render().as_bytes(), Readers::All)?;
+    let conf = configuration(site, owner, helper.as_deref());
+    directory::write(&folder.join(CONF), conf.as_bytes(), Readers::All)?;
 
+    let log = folder.join(CACHE_LOG);
     log_file(&log).map_err(|e| errors::file("write", &log, &e))?;
-    if let Some(user) = user {
+    if let Some(user) = auth::squid_user() {
         chown(&log, Some(user.uid.as_raw()), None).map_err(|e| errors::file("hand over", &log, &e))?;
     }
     let child = spawn(site, &mark.uid, &folder.join(OUTPUT))?;
@@ -69,6 +61,23 @@ pub(super) fn start(site: &Site, owner: &OwnerFile, wanted: &Wanted) -> Result<(
         // It has ended already: whoever waits for it to listen will see.
         None => Ok(()),
     }
+}
+
+/// What a Squid of this folder would be started with now.
+pub(super) fn configuration(site: &Site, owner: &OwnerFile, helper: Option<&Path>) -> String {
+    let mark = owner.mark();
+    let folder = site.folder(&mark.uid);
+    let (passwords, log) = (folder.join(PASSWORDS), folder.join(CACHE_LOG));
+    let user = auth::squid_user();
+    let conf = SquidConf {
+        about: mark.key.as_str(),
+        listen: owner.address(),
+        openings: &site.openings,
+        auth: helper.map(|helper| BasicAuth { helper, passwords: &passwords }),
+        cache_log: &log,
+        user: user.as_ref().map(|user| user.name.as_str()),
+    };
+    conf.render()
 }
 
 fn spawn(site: &Site, uid: &Uid, output: &Path) -> Result<Option<Child>, OpError> {

@@ -38,6 +38,39 @@ fn the_whole_text_is_as_reviewed() {
 }
 
 #[test]
+fn how_a_configuration_in_use_differs_is_told_by_what_it_means() {
+    let (net, port) = (allowed("10.1.0.0/16", None), allowed("127.0.0.1/32", Some(8092)));
+    let many: Vec<Opening> = (1..=6).map(|n| allowed(&format!("10.0.0.{n}/32"), None)).collect();
+    let both = || conf(&[net.clone(), port.clone()], true);
+    let unnamed = conf(&[net.clone()], true).replace("# open to", "#");
+    let rows: [(&str, String, String, &[&str]); 8] = [
+        ("the same", both(), both(), &[]),
+        ("another order", both(), conf(&[port.clone(), net.clone()], true), &[]),
+        (
+            "narrowed",
+            both(),
+            conf(&[port.clone()], true),
+            &["still reaches 10.1.0.0/16, which is not allowed any more"],
+        ),
+        (
+            "exchanged",
+            conf(&[net.clone()], true),
+            conf(&[port.clone()], true),
+            &["still reaches 10.1.0.0/16,", "does not reach 127.0.0.1:8092, which is allowed now"],
+        ),
+        ("many", conf(&many, true), conf(&[], true), &["10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4 and 2 more"]),
+        ("of a version that named nothing", unnamed, conf(&[], true), &["rules of what it may reach"]),
+        ("auth", conf(&[], false), conf(&[], true), &["another way than `auth` says"]),
+        ("a setting", both().replace("16 MB", "8 MB"), both(), &["other settings"]),
+    ];
+    for (name, in_use, wanted, words) in rows {
+        let found = differences(&in_use, &wanted);
+        assert_eq!(found.len(), words.len(), "{name}: {found:?}");
+        assert!(found.iter().zip(words).all(|(way, words)| way.contains(words)), "{name}: {found:?}");
+    }
+}
+
+#[test]
 fn nothing_is_allowed_beyond_the_last_rule() {
     for text in [conf(&[], false), conf(&[], true), conf(&[allowed("0.0.0.0/0", None)], false)] {
         assert!(text.trim_end().ends_with("\nhttp_access deny all"), "{text}");

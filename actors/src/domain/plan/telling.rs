@@ -80,7 +80,7 @@ pub(super) fn notices(before: Option<&Arc<Status>>, status: &Status) -> Vec<Noti
         told.is_none_or(|told| told.reason != condition.reason)
     };
     let ready = status.condition(ConditionType::Ready);
-    let news = ready.filter(is_news).into_iter().flat_map(of_ready);
+    let news = ready.filter(is_news).and_then(of_ready);
     let beside = status.condition(ConditionType::Provisioned).filter(is_news).into_iter().filter(|provisioned| {
         ready.is_some_and(|ready| ready.truth == Truth::True) && needs_a_person(provisioned.reason)
     });
@@ -89,14 +89,18 @@ pub(super) fn notices(before: Option<&Arc<Status>>, status: &Status) -> Vec<Noti
         reason: condition.reason,
         note: condition.message.clone(),
     });
-    news.chain(warned).collect()
+    news.into_iter().chain(warned).collect()
 }
 
 /// What a proxy that works goes on with, and what is told all the same where people look first.
 const fn needs_a_person(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::SecretNotFound | Reason::SecretInvalid | Reason::ProviderNotConfigured | Reason::HostNotConfigured
+        Reason::SecretNotFound
+            | Reason::SecretInvalid
+            | Reason::ProviderNotConfigured
+            | Reason::HostNotConfigured
+            | Reason::InstanceOutdated
     )
 }
 
@@ -211,7 +215,16 @@ fn provisioned(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>) -> T
     if view.is_up() && view.endpoint().is_some() {
         // A failure to read never demotes what works: it is told, and that is all.
         let (reason, message) = match (&view.seen.sight, trouble) {
-            (_, Some(trouble)) => (trouble.reason, format!("{}; the instance keeps its address", trouble.message)),
+            (_, Some(trouble)) => {
+                let message = format!("{}; the instance keeps its address", trouble.message);
+                match outdated(view) {
+                    // What comes and goes by itself does not hide what stays.
+                    Some(words) if needs_a_person(trouble.reason) => (trouble.reason, format!("{message}; {words}")),
+                    Some(words) => (Reason::InstanceOutdated, format!("{words}; {message}")),
+                    None => (trouble.reason, message),
+                }
+            }
+            (_, None) if let Some(words) = outdated(view) => (Reason::InstanceOutdated, words),
             (Sight::Present(instance), None) if instance.state == InstanceState::Paused => (
                 Reason::InstancePaused,
                 "the backend has paused the instance; the probes say whether it serves".to_owned(),
@@ -253,6 +266,24 @@ fn provisioned(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>) -> T
             Told::new(Truth::False, Reason::Pending, "the host is being chosen and recorded")
         }
         (Sight::Unseen | Sight::Absent, _) => Told::new(Truth::False, Reason::Creating, "the instance is being made"),
+    }
+}
+
+/// That the instance runs with an older configuration, and the way out.
+fn outdated(view: &View<'_>) -> Option<String> {
+    match &view.seen.sight {
+        Sight::Present(instance) => instance.outdated.as_deref().map(|ways| {
+            format!(
+                "the instance runs with an older configuration of its provider entry: {ways}; to apply the new one, give \
+                 the Proxy's annotation crawl.example.com/recreate a new value"
+            )
+        }),
+        // In the same words until a look: a restart of ours is no news about the Proxy.
+        Sight::Unseen => {
+            let told = view.seen.told().and_then(|told| told.condition(ConditionType::Provisioned));
+            told.filter(|told| told.reason == Reason::InstanceOutdated).map(|told| told.message.to_string())
+        }
+        Sight::Absent => None,
     }
 }
 

@@ -61,6 +61,7 @@ fn instance(id: &str, state: InstanceState, address: Option<&str>) -> Instance {
         state,
         endpoint: address.map(endpoint),
         generated: None,
+        outdated: None,
         created_at: None,
     }
 }

@@ -84,6 +84,7 @@ impl Rig {
             state: InstanceState::Running,
             endpoint: Some(Endpoint { scheme: Scheme::Http, host: "127.0.0.1".into(), port }),
             generated: None,
+            outdated: None,
             created_at: None,
         }
     }

@@ -82,6 +82,35 @@ fn allow(text: &str, port: Option<u16>) -> AllowedDestination {
 }
 
 #[tokio::test]
+async fn a_squid_that_runs_with_an_older_configuration_says_so_until_it_is_made_anew() {
+    let Some(mut rig) = rig() else { return };
+    let open = |text: &str| AllowedDestination { net: text.parse().expect("a network"), port: None };
+    rig.entry.allow_destinations = vec![open("10.1.0.0/16"), open("10.2.0.0/16")];
+    let (mark, made) = rig.made().await;
+    assert_eq!(made.outdated, None);
+    rig.entry.allow_destinations = vec![open("10.2.0.0/16")];
+    let seen = rig.process().get(&mark).await.expect("an instance");
+    let outdated = seen.outdated.clone().expect("narrowed, and not applied");
+    assert!(outdated.contains("still reaches 10.1.0.0/16"), "{outdated}");
+    let listed = rig.process().list(&mark.operator).await.expect("a list");
+    assert_eq!(listed[0].instance, seen, "by the list, too");
+
+    rig.process().delete(&mark).await.expect("a delete");
+    let anew = rig.process().create(&rig.spec(&mark)).await.expect("a create");
+    assert_eq!(anew.outdated, None);
+    rig.entry.auth = Auth::Generated;
+    let seen = rig.process().get(&mark).await.expect("an instance");
+    assert!(seen.outdated.as_deref().is_some_and(|words| words.contains("`auth`")), "{seen:?}");
+    // Credentials of the Proxy's own Secret are asked for whatever `auth` says.
+    rig.entry.auth = Auth::None;
+    let given = rig.mark();
+    let credentials = Credentials { username: "u".into(), password: Arc::new("p".to_owned().into()) };
+    let spec = InstanceSpec { credentials: Some(credentials), ..rig.spec(&given) };
+    let made = rig.process().create(&spec).await.expect("a create");
+    assert_eq!(made.outdated, None, "{made:?}");
+}
+
+#[tokio::test]
 async fn an_address_that_is_not_allowed_is_refused_in_every_spelling() {
     let Some(rig) = rig() else { return };
     let origin = origin().await;

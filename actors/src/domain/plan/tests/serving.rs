@@ -69,6 +69,8 @@ fn a_secret_that_loses_its_label_is_not_used_any_more_and_comes_back_with_it() {
     assert!(life.offers());
 }
 
+type Happens = Box<dyn FnOnce(&mut Life)>;
+
 #[test]
 fn what_a_person_must_put_right_is_told_on_a_proxy_that_serves_and_warned_of_once() {
     let secret_fails = |error: OpError| {
@@ -76,12 +78,12 @@ fn what_a_person_must_put_right_is_told_on_a_proxy_that_serves_and_warned_of_onc
             life.tell(|seen, _| seen.on_secret_changed());
             assert_eq!(life.plan.step, Step::ReadSecrets);
             life.tell(|seen, now| seen.on_secrets(Err(error), now));
-        }) as Box<dyn FnOnce(&mut Life)>
+        }) as Happens
     };
     let provider = |seen: ProviderSeen| {
         Box::new(move |life: &mut Life| {
             life.tell(|known, _| known.on_provider(seen));
-        }) as Box<dyn FnOnce(&mut Life)>
+        }) as Happens
     };
     let no_host = || ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([]), ..facts(2) });
     let bought = || {
@@ -93,7 +95,7 @@ fn what_a_person_must_put_right_is_told_on_a_proxy_that_serves_and_warned_of_onc
         life
     };
     let missing = || transient(Reason::SecretNotFound);
-    let rows: Vec<(Life, Box<dyn FnOnce(&mut Life)>, Reason, &str)> = vec![
+    let rows: Vec<(Life, Happens, Reason, &str)> = vec![
         (bought(), secret_fails(missing()), Reason::SecretNotFound, "credentials read before"),
         (bought(), secret_fails(permanent(Reason::SecretInvalid)), Reason::SecretInvalid, "credentials read before"),
         (Life::ready(), provider(ProviderSeen::NotConfigured), Reason::ProviderNotConfigured, "provider `kvm` is not"),
@@ -123,6 +125,31 @@ fn what_a_person_must_put_right_is_told_on_a_proxy_that_serves_and_warned_of_onc
         assert_eq!(life.message(ConditionType::Ready), "serving");
         assert_eq!(life.condition(ConditionType::Provisioned), (Truth::True, Reason::Provisioned));
     }
+}
+
+#[test]
+fn an_instance_with_an_older_configuration_of_its_entry_is_told_once_until_it_is_made_anew() {
+    let outdated = Instance { outdated: Some("it still reaches 10.0.0.0/8".into()), ..running("1") };
+    let mut life = Life::ready();
+    life.tell(|seen, now| seen.on_listed(Some(&outdated), now));
+    assert!(life.offers());
+    assert_eq!(life.condition(ConditionType::Provisioned), (Truth::True, Reason::InstanceOutdated));
+    assert_eq!(life.warned(), [Reason::InstanceOutdated]);
+    let ready = life.message(ConditionType::Ready);
+    assert!(ready.contains("still reaches 10.0.0.0/8") && ready.contains("/recreate"), "{ready}");
+    let told = life.turn().status.clone();
+
+    // A look that fails for a while hides it no more than a restart does.
+    life.tell(|seen, now| seen.on_probed(Probed { blame: Some(Blame::Proxy), ..probed(Verdict::Healthy, false) }, now));
+    life.tell(|seen, now| seen.on_get(Err(transient(Reason::Unreachable)), now));
+    assert_eq!((life.condition(ConditionType::Provisioned).1, life.warned()), (Reason::InstanceOutdated, vec![]));
+    assert!(life.message(ConditionType::Provisioned).contains("does not answer"));
+    let mut again = Life::after_restart(life.desired.clone(), Some(told.clone()));
+    assert!(!again.turn().status.differs_from(&told), "{:#?}", again.plan.status);
+    again.tell(|seen, now| seen.on_listed(Some(&outdated), now));
+    assert!(!again.plan.status.differs_from(&told) && again.plan.notices.is_empty());
+    again.tell(|seen, now| seen.on_listed(Some(&running("1")), now));
+    assert_eq!(again.message(ConditionType::Ready), "serving");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::domain::health::FailureDomain;
 use crate::domain::lease_book::{Absence, Announcement, Cordon, EndedBy, Offer};
 use crate::domain::plan::{self, Notice, Plan, Serving};
 use crate::domain::reason::Reason;
-use crate::domain::status::{ConditionType, Phase, Status, Truth};
+use crate::domain::status::{ConditionType, Phase, Status};
 use crate::host::HostHandle;
 use crate::kit::Ctx;
 use crate::ports::{Event, Rejected, Severity, Subject};
@@ -210,13 +210,11 @@ impl Proxy {
     }
 }
 
-/// A newer version of the object is not valid: that is told, and the last good version goes on.
+/// A newer version of the object is not valid: that is told, and the last good version goes on, with the reason that it
+/// has by itself.
 fn tell_rejected(status: &mut Status, rejected: &Rejected) {
     status.observed_generation = rejected.generation;
     if let Some(ready) = status.conditions.iter_mut().find(|condition| condition.kind == ConditionType::Ready) {
         ready.message = format!("{}; the last valid version goes on ({})", rejected.message, ready.message).into();
-        if ready.truth != Truth::True {
-            ready.reason = Reason::SpecInvalid;
-        }
     }
 }

@@ -1,9 +1,10 @@
 //! What is written onto the objects, and how often.
 
 use egress_actors::domain::error::OpError;
+use egress_actors::domain::health::Blame;
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::{ConditionType, Phase};
-use egress_actors::testkit::world::{World, external, managed};
+use egress_actors::testkit::world::{Path, World, external, managed};
 
 use crate::{HOUR, MINUTE, SECOND, fleet, is_on_offer, pass, ready_of};
 
@@ -52,6 +53,20 @@ async fn a_newer_version_that_is_not_valid_is_told_on_the_object_while_the_old_o
     world.store.respec("px-1", |_| ());
     world.eventually("it is fine", 5 * SECOND, |world| !ready_of(world, "px-1").1.contains("70000")).await;
     assert_eq!(world.host("hv1").all_calls("create"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_fails_while_its_newer_spec_is_not_valid_tells_both() {
+    let world = World::start();
+    fleet(&world, &["px-1"]).await;
+    world.store.reject("px-1", "managed.port: 70000 is not a port");
+    world.eventually("it is told", 5 * SECOND, |world| ready_of(world, "px-1").1.contains("70000")).await;
+    assert_eq!(ready_of(&world, "px-1").0, Reason::Healthy);
+    let address = world.store.status("px-1").unwrap().address.unwrap();
+    world.prober.set(&address, Path::Fails(Blame::Proxy, Reason::ProxyTimeout));
+    world.eventually("that too", 5 * MINUTE, |world| ready_of(world, "px-1").0 == Reason::Unhealthy).await;
+    let message = ready_of(&world, "px-1").1;
+    assert!(message.contains("70000") && message.contains("the probes fail"), "{message}");
 }
 
 #[tokio::test(start_paused = true)]

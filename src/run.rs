@@ -271,6 +271,8 @@ fn checks(handles: &Handles, standalone: &Arc<Standalone>, reload: &reload::Relo
             "{held} manifests are gone at once, which is most of the fleet: put them back, or start with --allow-mass-removal"
         )),
     }));
+    let told = standalone.clone();
+    checks.push(Check::informative("manifest-problems", move || manifest_problems(&told.problems())));
     checks.push(Check::informative("providers-config", move || refused.state()));
     checks
 }
@@ -280,6 +282,14 @@ fn is_kept(kept: bool) -> Result<String, String> {
         Ok("changes are stored".to_owned())
     } else {
         Err("the keeper of standalone mode has ended: nothing is stored any more, the operator ends".to_owned())
+    }
+}
+
+fn manifest_problems(problems: &[crate::standalone::Problem]) -> Result<String, String> {
+    match problems {
+        [] => Ok("the manifests are right".to_owned()),
+        [only] => Err(only.to_string()),
+        [first, rest @ ..] => Err(format!("{first}; and {} more: see /admin/problems", rest.len())),
     }
 }
 

@@ -156,6 +156,8 @@ declare! {
         "Removals that are held back because too many manifests are gone at once.";
     STANDALONE_LOOK_AGE_SECONDS = "egress_standalone_look_age_seconds": Gauge, Seconds, [],
         "For how long the directory of manifests has not been looked at to the end: it grows while the directory hangs.";
+    STANDALONE_MANIFEST_PROBLEMS = "egress_standalone_manifest_problems": Gauge, Count, [],
+        "What is wrong in the manifests just now, a problem each; /admin/problems names them.";
     LEADING = "egress_leading": Gauge, Count, [],
         "1 while this replica holds the claim, or is the only one, else 0.";
 }
@@ -200,7 +202,11 @@ mod tests {
     const ELECTION: &[&str] = &["egress_leading"];
 
     /// What standalone mode adds to it.
-    const STANDALONE: &[&str] = &["egress_standalone_removals_held_back", "egress_standalone_look_age_seconds"];
+    const STANDALONE: &[&str] = &[
+        "egress_standalone_removals_held_back",
+        "egress_standalone_look_age_seconds",
+        "egress_standalone_manifest_problems",
+    ];
 
     #[test]
     fn the_declared_metrics_are_those_of_the_contract_and_of_standalone_mode() {

@@ -119,10 +119,14 @@ pub(super) fn read(bytes: &[u8]) -> Content {
     content
 }
 
-/// One document's text; `line` is the number of its first line.
+/// One document's text.
 #[derive(Clone, Copy)]
 struct Part<'a> {
+    /// The number of its first line.
     line: u64,
+    /// The number of the first line with content: what is wrong with the whole is told there, as before it are only the
+    /// marker and what belongs to nobody.
+    begins: u64,
     text: &'a str,
 }
 
@@ -130,20 +134,25 @@ struct Part<'a> {
 /// scalars. Parts without content are left out.
 fn split(text: &str) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
+    let mut add = |line: u64, text| {
+        // Without content it is no document.
+        if let Some(before) = lines_before_content(text) {
+            parts.push(Part { line, begins: line + before, text });
+        }
+    };
     let (mut start, mut start_line, mut at) = (0, 1, 0);
     for (number, line) in (1..).zip(text.split_inclusive('\n')) {
         let next = at + line.len();
         if is_marker(line, "---") {
-            parts.push(Part { line: start_line, text: &text[start..at] });
+            add(start_line, &text[start..at]);
             (start, start_line) = (at, number);
         } else if is_marker(line, "...") {
-            parts.push(Part { line: start_line, text: &text[start..at] });
+            add(start_line, &text[start..at]);
             (start, start_line) = (next, number + 1);
         }
         at = next;
     }
-    parts.push(Part { line: start_line, text: &text[start..] });
-    parts.retain(|part| has_content(part.text));
+    add(start_line, &text[start..]);
     parts
 }
 
@@ -151,13 +160,14 @@ fn is_marker(line: &str, marker: &str) -> bool {
     line.strip_prefix(marker).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-fn has_content(part: &str) -> bool {
-    part.lines().any(|line| {
+fn lines_before_content(part: &str) -> Option<u64> {
+    let has_content = |line: &str| {
         let line = line.trim_start_matches('\u{feff}');
         let line = if is_marker(line, "---") { &line[3..] } else { line };
         let line = line.trim();
         !line.is_empty() && !line.starts_with('#') && !line.starts_with('%')
-    })
+    };
+    (0..).zip(part.lines()).find(|(_, line)| has_content(line)).map(|(before, _)| before)
 }
 
 #[derive(Deserialize)]
@@ -188,15 +198,15 @@ fn read_document(part: Part<'_>, content: &mut Content) {
         Err(trouble) => return nameless(trouble.line, trouble.message),
     };
     let Some(kind) = head.kind.filter(|kind| !kind.is_empty()) else {
-        return nameless(part.line, "has no `kind`: write `kind: Proxy` or `kind: Secret`".to_owned());
+        return nameless(part.begins, "has no `kind`: write `kind: Proxy` or `kind: Secret`".to_owned());
     };
     let metadata = head.metadata.unwrap_or(HeadMetadata { name: None, namespace: None });
     if kind == "List" {
         let message = "kind `List` is not read: give each object a document of its own, with `---` between them";
-        return nameless(part.line, message.to_owned());
+        return nameless(part.begins, message.to_owned());
     }
     let Some(name) = metadata.name.filter(|name| !name.is_empty()) else {
-        return nameless(part.line, format!("a {} without `metadata.name`: give it one", wording::shown(&kind)));
+        return nameless(part.begins, format!("a {} without `metadata.name`: give it one", wording::shown(&kind)));
     };
     let expected = match kind.as_str() {
         "Proxy" => API_VERSION,
@@ -204,7 +214,7 @@ fn read_document(part: Part<'_>, content: &mut Content) {
         _ => {
             let message =
                 format!("kind {} is not read here and was skipped: only Proxy and Secret are", wording::shown(&kind));
-            content.problems.push(Trouble { line: part.line, message });
+            content.problems.push(Trouble { line: part.begins, message });
             return;
         }
     };
@@ -213,13 +223,13 @@ fn read_document(part: Part<'_>, content: &mut Content) {
         Ok(key) => key,
         Err(e) => {
             let message = format!("metadata.{}: {} {}", e.what, wording::shown(&e.given), e.why);
-            return nameless(part.line, message);
+            return nameless(part.begins, message);
         }
     };
     let version = match head.api_version.as_deref() {
         Some(given) if given == expected => Ok(()),
         given => Err(Trouble {
-            line: part.line,
+            line: part.begins,
             message: format!(
                 "apiVersion: {} given, must be `{expected}` for kind {kind}",
                 given.map_or_else(|| "nothing".to_owned(), wording::shown)
@@ -233,7 +243,7 @@ fn read_document(part: Part<'_>, content: &mut Content) {
         Object::Secret(name, version.and_then(|()| secret(part)))
     };
     content.complete &= matches!(&object, Object::Proxy(_, Ok(_)) | Object::Secret(_, Ok(_)));
-    content.documents.push(Document { line: part.line, object });
+    content.documents.push(Document { line: part.begins, object });
 }
 
 /// Metadata as people write it, or as `kubectl get -o yaml` prints it; what the server owns is passed over.
@@ -296,7 +306,7 @@ fn secret(part: Part<'_>) -> Result<Arc<SecretManifest>, Trouble> {
     for (key, text) in document.data.unwrap_or_default() {
         let decoder: value::StrDeserializer<'_, value::Error> = text.trim().into_deserializer();
         let bytes = ByteString::deserialize(decoder).map_err(|_| Trouble {
-            line: part.line,
+            line: part.begins,
             message: format!(
                 "data.{}: is not base64: encode it, or write it as it is under `stringData`",
                 wording::shown(&key)
@@ -338,7 +348,7 @@ fn parse<T: DeserializeOwned>(part: Part<'_>) -> Result<T, Trouble> {
     });
     parsed.map_err(|error| {
         let line = error.location().map_or(0, |at| at.line());
-        Trouble { line: part.line + line.max(1) - 1, message: wording::of(&error, &path) }
+        Trouble { line: (part.line + line.max(1) - 1).max(part.begins), message: wording::of(&error, &path) }
     })
 }
 

@@ -145,7 +145,11 @@ impl Fleet {
 
     /// What one manifest makes of its object.
     fn manifest(&mut self, key: &ProxyKey, place: &Place<'_, ProxyManifest>) -> Option<Problem> {
-        let problem = |message: String| Problem { file: place.file.to_string(), line: place.line, message };
+        let problem = |what: String| Problem {
+            file: place.file.to_string(),
+            line: place.line,
+            message: format!("Proxy `{key}`: {what}"),
+        };
         let manifest = match place.object {
             Ok(manifest) => manifest,
             Err(Trouble { line, message }) => {

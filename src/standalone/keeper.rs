@@ -287,6 +287,8 @@ impl Keeper {
         for problem in known.difference(&new) {
             info!(file = problem.file, line = problem.line, error = problem.message, "no longer a problem");
         }
+        #[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 manifests")]
+        metrics::gauge!(names::STANDALONE_MANIFEST_PROBLEMS).set(new.len() as f64);
         *known = new;
     }
 

@@ -69,7 +69,8 @@ impl Shelf {
             let manifest = match place.object {
                 Ok(manifest) => manifest,
                 Err(trouble) => {
-                    let (file, line, message) = (place.file.to_string(), trouble.line, trouble.message.clone());
+                    let message = format!("Secret `{name}`: {}", trouble.message);
+                    let (file, line) = (place.file.to_string(), trouble.line);
                     problems.push(Problem { file, line, message });
                     continue;
                 }

@@ -191,7 +191,7 @@ async fn changes_are_picked_up_live_and_bad_ones_are_reported_while_the_good_go_
     eventually("four problems", || rig.standalone.problems().len() >= 4).await;
     let problems = rig.standalone.problems();
     let places: Vec<_> = problems.iter().map(|p| format!("{}:{}", p.file, p.line)).collect();
-    assert_eq!(places, ["a.yaml:4", "b.yaml:1", "c.yaml:1", "d.yaml:1"], "{problems:?}");
+    assert_eq!(places, ["a.yaml:4", "b.yaml:1", "c.yaml:2", "d.yaml:1"], "{problems:?}");
     rig.two_looks().await;
     for desired in [changed, b] {
         assert!(rig.standalone.records().owner_exists(&desired.key, &desired.uid).await.unwrap());
@@ -308,7 +308,7 @@ async fn an_immutable_field_is_refused_against_the_stored_spec_also_after_a_rest
     let mut rig = rig.restart(|dir| fs::write(dir.join("b.yaml"), other).unwrap(), FAST).await;
     assert_eq!(
         rig.rejected("b").await,
-        "b.yaml line 1: spec.managed.provider: was `local`, now is `other`; \
+        "b.yaml line 2: Proxy `crawl/b`: spec.managed.provider: was `local`, now is `other`; \
          immutable: delete and recreate, or annotate crawl.example.com/recreate"
     );
     assert_eq!(rig.standalone.problems()[0].file, "b.yaml");

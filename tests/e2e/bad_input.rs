@@ -163,6 +163,14 @@ async fn each_bad_manifest_is_told_with_its_file_and_the_good_ones_go_on() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(!problems.iter().any(|told| told.to_string().contains(PASSWORD)), "a password is shown");
+    let other = problems.iter().find(|told| told["file"] == "other.yaml").unwrap();
+    assert!(other["message"].as_str().unwrap().starts_with("Proxy `crawl/other`: "), "{other}");
+    #[expect(clippy::cast_precision_loss, reason = "a few dozen")]
+    let told = problems.len() as f64;
+    assert_eq!(api.metric("egress_standalone_manifest_problems").await, Some(told));
+    let line = api.check("manifest-problems").await;
+    assert!(line.starts_with("[!]") && line.contains(&format!("and {} more", problems.len() - 1)), "{line}");
+    assert_eq!(api.admin("/readyz").await.unwrap().0, 200, "which is no reason not to be ready");
 
     // Nothing came of them, and nothing was lost.
     // The good half of `twins.yaml` was told to the fleet in the same moment as what is wrong with the other.

@@ -63,9 +63,9 @@ fn several_documents_are_read_with_their_lines() {
     assert_eq!(
         found,
         [
-            (2, "proxy crawl/px-1".to_owned()),
-            (20, "secret default/bought".to_owned()),
-            (29, "proxy crawl/px-1".to_owned())
+            (3, "proxy crawl/px-1".to_owned()),
+            (21, "secret default/bought".to_owned()),
+            (30, "proxy crawl/px-1".to_owned())
         ]
     );
     let Object::Proxy(_, Ok(manifest)) = &content.documents[0].object else { panic!("a proxy") };
@@ -103,6 +103,27 @@ fn what_the_server_prints_can_be_a_manifest() {
 }
 
 #[test]
+fn what_is_wrong_with_a_whole_document_is_told_at_its_first_line_and_not_at_the_marker_before_it() {
+    let good = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n";
+    for (bad, line, words) in [
+        ("---\na: 1\n", 5, "has no `kind`"),
+        ("---\n\n# the second\na: 1\n", 7, "has no `kind`"),
+        ("--- # here\nkind: List\n", 5, "`List`"),
+        ("--- {a: 1}\n", 4, "has no `kind`"),
+        ("---\njust text\n", 5, "must be a map"),
+        ("---\n\nkind: Secret\nmetadata: {name: b}\n", 6, "apiVersion"),
+        ("---\n\nkind: Proxy\nmetadata: {name: b}\napiVersion: crawl.example.com/v1alpha1\n", 8, "`spec` is missing"),
+        ("...\n\na: 1\n", 6, "has no `kind`"),
+    ] {
+        let told = problems(format!("{good}{bad}").as_bytes());
+        assert!(
+            told.len() == 1 && told[0].starts_with(&format!("{line}: ")) && told[0].contains(words),
+            "{bad}: {told:?}"
+        );
+    }
+}
+
+#[test]
 fn every_bad_file_is_told_with_its_line_and_a_way_out() {
     let cases: Vec<(String, &str)> = vec![
         ("spec: {a: b".into(), "1: is not valid YAML here: unclosed bracket '{' (column 7)"),
@@ -129,7 +150,7 @@ fn every_bad_file_is_told_with_its_line_and_a_way_out() {
         ),
         (
             "\n---\n\nkind: Secret\nmetadata: {name: a, namespace: ../x}".into(),
-            "2: metadata.namespace: `../x` must be lower-case letters, digits and `-`, start and end with a letter or digit, at most 63 bytes",
+            "4: metadata.namespace: `../x` must be lower-case letters, digits and `-`, start and end with a letter or digit, at most 63 bytes",
         ),
         (
             "apiVersion: v1\nkind: Proxy\nmetadata: {name: a}".into(),

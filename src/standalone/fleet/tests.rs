@@ -166,7 +166,7 @@ fn an_immutable_change_is_rejected_once_and_the_good_version_stays() {
     let mut told = fleet();
     told.look(0, &[("a.yaml", managed("a", "local", ""))]);
     let bad = view(&[("a.yaml", managed("a", "other", ""))]);
-    let message = "a.yaml line 1: spec.managed.provider: was `local`, now is `other`; \
+    let message = "a.yaml line 2: Proxy `crawl/a`: spec.managed.provider: was `local`, now is `other`; \
                    immutable: delete and recreate, or annotate crawl.example.com/recreate";
     assert_eq!(told.look_at(1, &bad), [format!("a rejected {message}"), format!("problem {message}")]);
     assert_eq!(told.look_at(2, &bad), [format!("problem {message}")], "told once, shown as long as it lasts");
@@ -194,7 +194,7 @@ fn a_refusal_stays_on_the_proxy_when_the_operator_writes_its_status() {
 #[test]
 fn a_new_object_that_is_not_valid_is_only_a_problem() {
     let mut told = fleet();
-    let expected = "problem a.yaml line 1: spec.external.url: `http://203.0.113.7:0` given, has port 0: \
+    let expected = "problem a.yaml line 2: Proxy `crawl/a`: spec.external.url: `http://203.0.113.7:0` given, has port 0: \
                     give the port where the proxy listens, 1 to 65535";
     assert_eq!(told.look(0, &[("a.yaml", external("a", 0))]), [expected]);
     assert_eq!(told.look(1, &[("a.yaml", external("a", 1))]), ["a generation 1"]);
@@ -228,7 +228,7 @@ fn an_object_that_broke_in_its_file_is_rejected_and_kept() {
     let mut told = fleet();
     told.look(0, &[("a.yaml", external("a", 1))]);
     let broken = [("a.yaml", external("a", 1).replace("url:", "uri:"))];
-    let message = "a.yaml line 5: spec.external.uri: is not a known field: remove it, or correct it to one of url, \
+    let message = "a.yaml line 5: Proxy `crawl/a`: spec.external.uri: is not a known field: remove it, or correct it to one of url, \
                    credentialsSecretRef (column 19)";
     assert_eq!(told.look(1, &broken), [format!("a rejected {message}"), format!("problem {message}")]);
     assert_eq!(told.look(9, &broken), [format!("problem {message}")]);
@@ -240,7 +240,7 @@ fn of_two_objects_of_one_name_the_stored_one_goes_on() {
     let mut told = fleet();
     told.look(0, &[("b.yaml", external("a", 1))]);
     let both = [("a.yaml", external("a", 2)), ("b.yaml", external("a", 1))];
-    let problem = "problem a.yaml line 1: Proxy `crawl/a` is also in b.yaml line 1, which goes on; \
+    let problem = "problem a.yaml line 2: Proxy `crawl/a` is also in b.yaml line 2, which goes on; \
                    this one is passed over: remove one of the two";
     assert_eq!(told.look(1, &both), [problem]);
     assert_eq!(told.look(2, &both[..1]), ["a generation 2"], "the other takes over when the first is removed");
@@ -251,7 +251,7 @@ fn of_two_objects_of_one_name_the_stored_one_goes_on() {
 fn of_two_new_objects_of_one_name_the_first_by_file_name_goes_on() {
     let mut told = fleet();
     let lines = told.look(0, &[("b.yaml", external("a", 2)), ("a.yaml", external("x", 1) + &external("a", 1))]);
-    let problem = "problem b.yaml line 1: Proxy `crawl/a` is also in a.yaml line 6, which goes on; \
+    let problem = "problem b.yaml line 2: Proxy `crawl/a` is also in a.yaml line 7, which goes on; \
                    this one is passed over: remove one of the two";
     assert_eq!(lines, ["a generation 1", "x generation 1", problem]);
     assert_eq!(told.fleet.entries[&key("a")].record.origin, "a.yaml");
@@ -264,7 +264,7 @@ fn a_namesake_does_not_take_over_while_the_file_of_the_stored_one_is_broken() {
     let files = [("a.yaml", external("a", 2)), ("b.yaml", "kind: [".to_owned())];
     for second in [1, 9] {
         let lines = told.look(second, &files);
-        let problem = "problem a.yaml line 1: Proxy `crawl/a` is also in b.yaml, which cannot be read completely; \
+        let problem = "problem a.yaml line 2: Proxy `crawl/a` is also in b.yaml, which cannot be read completely; \
                        this one is passed over: remove one of the two";
         assert_eq!(lines, [problem]);
     }
@@ -377,6 +377,6 @@ fn a_list_has_everything_and_says_what_is_rejected() {
     told.fleet.events = list;
     let lines = told.told();
     assert_eq!((lines[0].as_str(), lines[1].as_str()), ("list", "a generation 1"));
-    assert!(lines[2].starts_with("a rejected a.yaml line 1: spec.managed.provider"));
+    assert!(lines[2].starts_with("a rejected a.yaml line 2: Proxy `crawl/a`: spec.managed.provider"));
     assert_eq!(lines[3..], ["b generation 1", "synced 2"]);
 }

@@ -27,6 +27,7 @@ mod wording;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -165,7 +166,7 @@ impl Standalone {
         };
         let (end, ended) = watch::channel(false);
         spawn("standalone-keeper", move || {
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| keeper.run())).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| keeper.run())).is_err() {
                 error!(
                     "the keeper of standalone mode crashed: no change is seen or stored any more, restart the operator"
                 );
@@ -174,8 +175,10 @@ impl Standalone {
             end.send_replace(true);
         })?;
         let (look, looks) = sync_channel(1);
-        let (reader, watched, seen) = (Reader::new(dir), queue.clone(), Arc::clone(&shared));
-        spawn("standalone-watch", move || watch_directory(reader, &seen, &watched, &looks, options.look_every))?;
+        let (mut reader, watched, seen) = (Reader::new(dir), queue.clone(), Arc::clone(&shared));
+        spawn("standalone-watch", move || {
+            watch_directory(|| reader.look(), &seen, &watched, &looks, options.look_every);
+        })?;
         Ok(Self {
             source: Arc::new(Source { queue: queue.clone(), shared: Arc::clone(&shared) }),
             records: Arc::new(StoreRecords { queue: queue.clone(), health: Mutex::default() }),
@@ -292,15 +295,38 @@ fn spawn(name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<(),
     }
 }
 
-/// Looks until nobody wants to know any more.
-fn watch_directory(mut reader: Reader, shared: &Shared, queue: &Queue, wake: &Receiver<()>, every: Duration) {
+/// A look that crashed will often crash again; all the same it may have been one bad moment.
+const LOOK_AGAIN_WITHIN: Duration = Duration::from_mins(1);
+
+/// Looks until nobody wants to know any more. A look that crashes is one that could not read: nothing is known to be gone,
+/// it is told, and looked again, later and later.
+fn watch_directory(
+    mut look: impl FnMut() -> Result<View, Unreadable>,
+    shared: &Shared,
+    queue: &Queue,
+    wake: &Receiver<()>,
+    every: Duration,
+) {
+    let mut crashes = 0;
     loop {
-        let look = reader.look();
+        // A reader keeps what it knew until a look has ended.
+        let look = catch_unwind(AssertUnwindSafe(&mut look));
+        crashes = if look.is_ok() { 0 } else { crashes + 1 };
+        let pause = every.saturating_mul(1 << crashes.min(16)).min(LOOK_AGAIN_WITHIN.max(every));
+        let look = look.unwrap_or_else(|_| {
+            error!(
+                again_in_ms = pause.as_millis(),
+                "the look at the manifests crashed: no change is seen until one ends well"
+            );
+            Err(Unreadable {
+                message: "the look at the manifests crashed: what is known goes on; see the log".to_owned(),
+            })
+        });
         let before = shared.look.lock().unwrap_or_else(PoisonError::into_inner).replace(look);
         if before.is_none() && !queue.push(Job::Look) {
             return;
         }
-        if wake.recv_timeout(every) == Err(RecvTimeoutError::Disconnected) {
+        if wake.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
             return;
         }
     }

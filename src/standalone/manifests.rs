@@ -13,6 +13,7 @@ use std::fs::{self, File, Metadata};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ pub(super) struct Unreadable {
 pub(super) struct Reader {
     dir: PathBuf,
     known: BTreeMap<Arc<str>, Known>,
+    read: fn(&[u8]) -> Content,
 }
 
 #[derive(Debug, Clone)]
@@ -72,7 +74,7 @@ impl Stamp {
 
 impl Reader {
     pub(super) fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), known: BTreeMap::new() }
+        Self { dir: dir.into(), known: BTreeMap::new(), read: documents::read }
     }
 
     /// One look. A file that vanishes while we look is not in it; removals are only believed after a second look.
@@ -83,7 +85,7 @@ impl Reader {
             let name = entry.map_err(|e| self.unreadable(&e))?.file_name();
             let Some(name) = manifest_name(&name.to_string_lossy()) else { continue };
             let path = self.dir.join(&*name);
-            if let Some(known) = Self::read_file(&path, self.known.get(&name)) {
+            if let Some(known) = self.read_file(&path, self.known.get(&name)) {
                 view.files.insert(Arc::clone(&name), Arc::clone(&known.content));
                 next.insert(name, known);
             }
@@ -101,7 +103,7 @@ impl Reader {
     }
 
     /// `None` if there is no such file any more.
-    fn read_file(path: &Path, known: Option<&Known>) -> Option<Known> {
+    fn read_file(&self, path: &Path, known: Option<&Known>) -> Option<Known> {
         let broken = |message: String| {
             let content = Content::unreadable(0, message);
             // The same trouble keeps its content, so that it is reported once.
@@ -143,11 +145,16 @@ impl Reader {
         let digest = digest(&bytes);
         let content = match known {
             Some(known) if known.stamp.is_some() && known.digest == digest => Arc::clone(&known.content),
-            _ => Arc::new(documents::read(&bytes)),
+            // A parser that panics at some bytes takes no other file with it.
+            _ => Arc::new(catch_unwind(|| (self.read)(&bytes)).unwrap_or_else(|_| crashed())),
         };
         let looks_left = unchanged.map_or(LOOKS_AFTER_CHANGE, |k| k.looks_left - 1);
         Some(Known { stamp: Some(stamp), digest, looks_left, content })
     }
+}
+
+fn crashed() -> Content {
+    Content::unreadable(0, "the operator crashed while reading it: what it had before goes on; report it with the file")
 }
 
 /// The file name if it is one of a manifest.
@@ -191,6 +198,23 @@ mod tests {
         fs::create_dir(dir.path().join("folder.yaml")).unwrap();
         let view = Reader::new(dir.path()).look().unwrap();
         assert_eq!(names(&view), ["a.yml", "b.yaml"]);
+    }
+
+    #[test]
+    fn a_file_that_crashes_its_reader_is_told_and_harms_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.yaml"), GOOD).unwrap();
+        fs::write(dir.path().join("b.yaml"), "poison").unwrap();
+        let read = |bytes: &[u8]| if bytes == b"poison" { panic!("as asked") } else { documents::read(bytes) };
+        let mut reader = Reader { read, ..Reader::new(dir.path()) };
+        let view = reader.look().unwrap();
+        assert_eq!(view.files["a.yaml"].documents.len(), 1);
+        assert!(view.may_hide("b.yaml"), "what it had before is not gone");
+        assert!(view.problems().all(|told| told.file == "b.yaml" && told.message.contains("crashed")));
+        assert_eq!(view.problems().count(), 1);
+        assert!(view.is_same_as(&reader.look().unwrap()), "told once");
+        fs::write(dir.path().join("b.yaml"), GOOD.replace("name: a", "name: b")).unwrap();
+        assert_eq!(reader.look().unwrap().problems().count(), 0);
     }
 
     #[test]

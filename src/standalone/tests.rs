@@ -425,6 +425,33 @@ async fn a_keeper_that_crashes_is_known_to_have_ended_and_refuses_what_it_cannot
     assert!(error.detail.contains("closed"), "{error:?}");
 }
 
+#[test]
+fn looks_that_crash_are_told_as_unreadable_and_looked_again() {
+    let (queue, jobs) = Queue::new();
+    let shared = Arc::new(Shared::default());
+    let (wake, woken) = sync_channel(1);
+    let told = Arc::new(AtomicUsize::new(0));
+    let enough = Arc::clone(&told);
+    let look = move || {
+        assert!(enough.load(Ordering::Relaxed) > 1, "as asked");
+        Ok(View::default())
+    };
+    let seen = Arc::clone(&shared);
+    let thread = thread::spawn(move || watch_directory(look, &seen, &queue, &woken, Duration::from_millis(1)));
+    loop {
+        assert!(matches!(jobs.recv_timeout(LIMIT).expect("it looks again"), Job::Look));
+        match shared.look.lock().unwrap().take() {
+            Some(Err(Unreadable { message })) => assert!(message.contains("crashed"), "{message}"),
+            Some(Ok(_)) => break,
+            None => continue,
+        }
+        told.fetch_add(1, Ordering::Relaxed);
+    }
+    assert!(told.load(Ordering::Relaxed) > 1);
+    drop(wake);
+    thread.join().expect("it ends when nobody wants to know any more");
+}
+
 #[tokio::test]
 async fn a_closed_store_answers_and_never_hangs() {
     let mut rig = Rig::with(&[("a.yaml", &external("a", 1))]);

@@ -104,6 +104,8 @@ struct Host {
     followers: Followers,
     checking: Vec<Tell<Checked>>,
     listing: Listing,
+    /// The first list after a start tells what was there before it.
+    listed_once: bool,
     timers: Timers<Alarm>,
 }
 
@@ -255,6 +257,9 @@ impl Host {
     fn listed(&mut self, done: Done<Result<Vec<Listed>, OpError>>) {
         match self.settled(CallKind::Get, done) {
             Ok(rows) => {
+                if !std::mem::replace(&mut self.listed_once, true) {
+                    self.tell_adopted(&rows);
+                }
                 let mut seen: HashMap<Uid, Instance> = rows
                     .into_iter()
                     // Another entry of the same backend may hold instances of ours: they are not this entry's.
@@ -284,6 +289,14 @@ impl Host {
         let again = self.listing == Listing::RunningAndAgain;
         self.listing = if again { Listing::Hastened } else { Listing::Waiting };
         self.timers.arm_in(Alarm::List, if again { FOLLOWED_TO_LIST } else { jittered(self.args.list_interval) });
+    }
+
+    /// After a start: what ran on without us is ours again.
+    fn tell_adopted(&self, rows: &[Listed]) {
+        let instances = rows.iter().filter(|row| row.mark.entry == self.args.provider).count();
+        if instances > 0 {
+            tracing::info!(provider = %self.args.provider, host = %self.args.entry.name, instances, "instances adopted");
+        }
     }
 
     fn check(&mut self, within: Duration, tell: Tell<Checked>, ctx: &mut Ctx<HostMsg>) {
@@ -332,6 +345,7 @@ impl Behavior for Host {
             followers,
             checking: Vec::new(),
             listing: Listing::Waiting,
+            listed_once: false,
             timers,
             args,
         })

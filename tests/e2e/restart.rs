@@ -34,6 +34,15 @@ async fn a_killed_operators_squids_are_adopted_and_offered_before_their_first_pr
         (answer["healthy"] == 4).then_some(())
     })
     .await;
+    eventually("the log says how many it has adopted", async || {
+        let told = operator.log.entries().into_iter().find(|entry| entry["msg"] == "instances adopted")?;
+        assert_eq!(
+            (&told["level"], &told["provider"], &told["instances"]),
+            (&"info".into(), &"local".into(), &4.into())
+        );
+        Some(())
+    })
+    .await;
     let lease = api.lease("a").await;
     assert!(api.probes("ok").await < 1.0);
     // The password is the one that this Squid was started with.

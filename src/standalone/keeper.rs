@@ -264,6 +264,13 @@ impl Keeper {
                 held_back = count,
                 "most of the fleet is gone from the manifests at once: nothing is removed until a person decides"
             );
+        } else if count > before {
+            warn!(
+                dir = self.directory,
+                held_back = count,
+                "more manifests are gone while most of the fleet is: held back with the others, as it may be the same \
+                 accident"
+            );
         }
         #[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 proxies")]
         metrics::gauge!(names::STANDALONE_REMOVALS_HELD_BACK).set(count as f64);
@@ -271,8 +278,8 @@ impl Keeper {
             file: self.directory.clone(),
             line: 0,
             message: format!(
-                "{held} of {fleet} proxies are gone from the manifests at once: their removal is held back; \
-                 put the manifests back, or restart with --allow-mass-removal"
+                "{held} of {fleet} proxies are gone from the manifests at once: their removal is held back, and so is that \
+                 of each that goes meanwhile; put the manifests back, or restart with --allow-mass-removal"
             ),
         })
     }

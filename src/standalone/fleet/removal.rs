@@ -2,7 +2,8 @@
 //!
 //! After two looks, a while apart. Not if too many are gone at once: more than two, and more than half of the fleet as
 //! it was, counting what is absent now and what was removed within the last minute (so that a slow `rm` is seen as
-//! one). What was held back stays so until its manifest is back, or the operator is started with `--allow-mass-removal`.
+//! one). One more that goes while they are away is held back with them, however late: a directory that goes on shrinking
+//! looks the same. What was held back stays so until its manifest is back, or the operator is started with `--allow-mass-removal`.
 //! An unmounted, emptied or half-copied directory thus costs nothing.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -121,6 +122,22 @@ mod tests {
         }
         assert!((1..=5).contains(&removed.len()), "{} were removed", removed.len());
         assert_eq!(removals.held_back(), Some((10 - removed.len(), 10)));
+    }
+
+    #[test]
+    fn one_more_that_goes_while_most_are_away_is_held_back_with_them() {
+        let (start, late) = (Instant::now(), Instant::now() + seconds(600));
+        let mut removals = Removals::new(seconds(2), false);
+        let mut gone: Vec<_> = keys(5).into_iter().map(|key| (key, start)).collect();
+        let last = gone.pop().unwrap().0;
+        assert_eq!(removals.due(6, &gone, start), []);
+        gone.push((last.clone(), late));
+        assert_eq!(removals.due(6, &gone, late + seconds(600)), []);
+        assert_eq!(removals.held_back(), Some((5, 6)));
+        // The others are back: it is one by itself again, and still nobody has said that it may go.
+        assert_eq!(removals.due(6, &gone[4..], late + seconds(601)), []);
+        assert_eq!(removals.due(6, &[], late + seconds(602)), []);
+        assert_eq!(removals.due(6, &[(last.clone(), late + seconds(603))], late + seconds(605)), [last]);
     }
 
     #[test]

@@ -1,3 +1,5 @@
+use std::slice;
+
 use super::*;
 
 fn allowed(text: &str, port: Option<u16>) -> Opening {
@@ -42,20 +44,20 @@ fn how_a_configuration_in_use_differs_is_told_by_what_it_means() {
     let (net, port) = (allowed("10.1.0.0/16", None), allowed("127.0.0.1/32", Some(8092)));
     let many: Vec<Opening> = (1..=6).map(|n| allowed(&format!("10.0.0.{n}/32"), None)).collect();
     let both = || conf(&[net.clone(), port.clone()], true);
-    let unnamed = conf(&[net.clone()], true).replace("# open to", "#");
+    let unnamed = conf(slice::from_ref(&net), true).replace("# open to", "#");
     let rows: [(&str, String, String, &[&str]); 8] = [
         ("the same", both(), both(), &[]),
         ("another order", both(), conf(&[port.clone(), net.clone()], true), &[]),
         (
             "narrowed",
             both(),
-            conf(&[port.clone()], true),
+            conf(slice::from_ref(&port), true),
             &["still reaches 10.1.0.0/16, which is not allowed any more"],
         ),
         (
             "exchanged",
-            conf(&[net.clone()], true),
-            conf(&[port.clone()], true),
+            conf(slice::from_ref(&net), true),
+            conf(slice::from_ref(&port), true),
             &["still reaches 10.1.0.0/16,", "does not reach 127.0.0.1:8092, which is allowed now"],
         ),
         ("many", conf(&many, true), conf(&[], true), &["10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4 and 2 more"]),

@@ -174,8 +174,8 @@ impl Problem {
     }
 
     pub(super) fn none_available(situation: &Situation<'_>) -> Self {
-        let mut problem =
-            Self::new(Code::NoneAvailable, situation.sentence()).retry_after(situation.retry_after(RETRY_AFTER));
+        let mut problem = Self::new(Code::NoneAvailable, situation.sentence());
+        problem.retry_after = situation.retry_after(RETRY_AFTER);
         if let Ok(Value::Object(counts)) = serde_json::to_value(situation.counts()) {
             problem.more.extend(counts);
         }

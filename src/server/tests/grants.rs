@@ -102,6 +102,23 @@ async fn several_leases_are_all_or_nothing_unless_partial() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_excludes_all_that_matches_is_told_so_and_not_to_wait() {
+    let world = World::new().await;
+    world.offer("dc", 2, 1);
+    world.offer("gold", 1, 1);
+    // One of them is out: its end would not help either.
+    world.lease("dc").await;
+    let line = "tier=dc&target=shop.example&exclude=crawl/dc-0,crawl/dc-1";
+    let refused = world.send(Method::POST, &format!("/v1/leases?{line}")).send().await.unwrap();
+    assert!(!refused.headers().contains_key("retry-after"), "{:?}", refused.headers());
+    let detail = "2 proxies match, and all of them are excluded by the request: waiting cannot help, exclude fewer";
+    assert_eq!(problem(refused).await, (409, "none_available".to_owned(), detail.to_owned()));
+    let explained: Value = world.get(&format!("/v1/explain?{line}")).await.json().await.unwrap();
+    assert_eq!((&explained["detail"], &explained["excluded"]), (&json!(detail), &json!(2)), "{explained}");
+    assert_eq!(explained["nextFreeInSeconds"], Value::Null, "{explained}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_gets_none_is_told_why_and_when_to_come_back() {
     let world = World::new().await;
     world.offer("dc", 3, 1);

@@ -202,7 +202,7 @@ async fn servers(
     let reload = reload::Reload::new(config, opener, handles.providers.clone(), tls.clone());
     let tokens = Tokens::one(config.lease_api.token.as_ref());
     let lease_api = LeaseApi::of(handles, tokens, config.leases.max_ttl);
-    let level = telemetry.log_level.clone();
+    let (level, shown_level) = (telemetry.log_level.clone(), telemetry.log_level.clone());
     let (exporter, watched, asked) = (telemetry.exporter.clone(), standalone.clone(), reload.clone());
     let admin = Admin {
         env: handles.env.clone(),
@@ -212,6 +212,7 @@ async fn servers(
         controls: Controls {
             metrics: Arc::new(move || exporter.render()),
             reload: Arc::new(move || Box::pin(asked.clone().now())),
+            log_level: Arc::new(move || shown_level.current().to_string()),
             set_log_level: Arc::new(move |text| {
                 let filter = text.parse::<LogFilter>()?;
                 level.set(filter).map_err(|error| error.to_string())

@@ -10,6 +10,7 @@
 //!   router --> auth       who is it: a token, or a client of this machine
 //!   leases --> line, dto  one line or JSON --> an Ask;  LeasesHandle;  a Lease --> JSON or a URL (handover)
 //!   admin, health         the tree, providers, readiness, metrics
+//!   body                  how large one may be, and JSON as a line
 //!   error                 the only place that picks a status code
 //! ```
 //!
@@ -25,6 +26,7 @@ pub mod error;
 
 pub mod leases;
 
+mod body;
 mod breakdown;
 mod dto;
 mod handover;

@@ -126,6 +126,7 @@ fn each_bad_value_is_refused_with_the_flag_and_the_way_out() {
         ("--operator-id", "a b", "'a b' for '--operator-id <ID>': operator id `a b` must be 1 to 253 printable characters without spaces and quotes".into()),
         ("--log-level", "verbose", format!("'verbose' for '--log-level <FILTER>': `verbose` is not a level; {LEVEL}")),
         ("--log-level", "info,a=loud", format!("'info,a=loud' for '--log-level <FILTER>': not a filter; {LEVEL}")),
+        ("--log-level", "egres_operator=debug", "'egres_operator=debug' for '--log-level <FILTER>': nothing of this operator would be logged: begin with a level, as in info,egres_operator=debug, or name egress_operator or egress_actors".into()),
         ("--log-level", " ", format!("' ' for '--log-level <FILTER>': empty; {LEVEL}")),
         ("--log-format", "xml", "'xml' for '--log-format <json|text>'".into()),
         ("--on-exit", "maybe", "'maybe' for '--on-exit <keep|delete>'".into()),
@@ -157,6 +158,30 @@ fn values_are_read_as_people_write_them() {
     let args = read(&["--leader-elect=false", "--lease-journal", "j.redb"]).expect("valid");
     assert_eq!(args.leader_elect, Some(false));
     assert_eq!(args.lease_journal, Some(LeaseJournal::File("j.redb".into())));
+}
+
+#[test]
+fn a_filter_that_leaves_the_operator_out_is_refused() {
+    for (filter, is_taken) in [
+        ("info", true),
+        ("off", true),
+        ("hyper=debug,warn", true),
+        ("egress_operator=debug", true),
+        ("egress_actors::proxy=debug,hyper=info", true),
+        ("egress=info", true),
+        ("egress_operator=off", true),
+        ("hyper=debug", false),
+        ("hyper=debug,rustls=info", false),
+        ("egress_operators=debug", false),
+        ("egress_operatorx::providers=debug", false),
+        ("[span]=debug", false),
+        ("egress_operator[span]=debug", false),
+        ("egress_operator::probe[span]=debug", false),
+    ] {
+        let read = filter.parse::<LogFilter>();
+        assert_eq!(read.is_ok(), is_taken, "{filter}: {read:?}");
+        assert!(is_taken || read.unwrap_err().contains("nothing of this operator"), "{filter}");
+    }
 }
 
 #[test]

@@ -121,7 +121,22 @@ impl From<OsString> for LeaseJournal {
     }
 }
 
-/// A filter of log lines that is known to parse.
+/// The crates whose lines are the operator's log. A target names what begins with it.
+const OURS: [&str; 2] = ["egress_operator", "egress_actors"];
+
+/// That this part of a filter says something about our own lines: a level for all targets, or a target of ours. One
+/// with a span (`[..]`) does so only inside of it.
+fn shows_us(part: &str) -> bool {
+    let target = part.split_once('=').map_or(part, |(target, _)| target);
+    LevelFilter::from_str(part).is_ok()
+        || OURS.iter().any(|ours| ours.starts_with(target) || target.strip_prefix(ours).is_some_and(is_module))
+}
+
+fn is_module(rest: &str) -> bool {
+    rest.starts_with("::") && !rest.contains('[')
+}
+
+/// A filter of log lines that is known to parse, and that does not silence the operator by leaving it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -147,10 +162,16 @@ impl FromStr for LogFilter {
         if let Some(word) = text.split(',').map(str::trim).find(|p| bare_word(p) && LevelFilter::from_str(p).is_err()) {
             return Err(format!("`{word}` is not a level; {FORM}"));
         }
-        match EnvFilter::builder().parse(text) {
-            Ok(_) => Ok(Self(text.to_owned())),
-            Err(_) => Err(format!("not a filter; {FORM}")),
+        if EnvFilter::builder().parse(text).is_err() {
+            return Err(format!("not a filter; {FORM}"));
         }
+        if !text.split(',').map(str::trim).any(shows_us) {
+            return Err(format!(
+                "nothing of this operator would be logged: begin with a level, as in info,{text}, or name {} or {}",
+                OURS[0], OURS[1]
+            ));
+        }
+        Ok(Self(text.to_owned()))
     }
 }
 

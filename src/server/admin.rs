@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
-use axum::{Json, Router};
+use axum::routing::{get, post};
 use egress_actors::domain::status::Truth;
 use egress_actors::domain::target::{TargetHealth, entry_health};
 use egress_actors::kit::Env;
@@ -25,11 +25,16 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 
 use super::auth::{Tokens, admin_caller};
+use super::body::{json, limited};
 use super::dto::timestamp;
 use super::error::{BadField, Code, Problem, with_fallbacks};
 use super::health::{Check, readiness};
 use super::line;
 use super::negotiate::{Form, preferred};
+
+mod index;
+
+use index::index;
 
 /// A log filter is the only body there is.
 const MAX_BODY: usize = 8 * 1024;
@@ -52,6 +57,8 @@ pub struct Controls {
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
     /// Reads the providers config (and certificates) anew; says what came of it.
     pub reload: Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>,
+    /// The log filter in use.
+    pub log_level: Arc<dyn Fn() -> String + Send + Sync>,
     pub set_log_level: Arc<SetLogLevel>,
     /// Manifests that cannot be used just now.
     pub problems: Arc<dyn Fn() -> Vec<ManifestProblem> + Send + Sync>,
@@ -77,17 +84,18 @@ impl Admin {
     pub fn router(self) -> Router {
         let admin = Arc::new(self);
         let guarded = Router::new()
+            .route("/admin", get(index))
+            .route("/admin/", get(index))
             .route("/admin/actors", get(actors))
             .route("/admin/providers", get(providers))
             .route("/admin/problems", get(problems))
             .route("/admin/reload", post(reload))
-            .route("/admin/log-level", put(log_level));
+            .route("/admin/log-level", get(log_level).put(set_log_level));
         let open = Router::new()
             .route("/livez", get(|| async { "ok\n" }))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics));
-        with_fallbacks(open.merge(guarded))
-            .layer(DefaultBodyLimit::max(MAX_BODY))
+        limited(with_fallbacks(open.merge(guarded)), MAX_BODY)
             .layer(middleware::from_fn_with_state(admin.clone(), guard))
             .with_state(admin)
     }
@@ -202,7 +210,7 @@ async fn actors(State(admin): Adm, headers: HeaderMap) -> Response {
             children: roots.into_iter().map(NodeBody::from).collect(),
         }
     };
-    Json(whole).into_response()
+    json(&whole)
 }
 
 // --- providers and manifests -----------------------------------------------------------------------------------------
@@ -266,9 +274,9 @@ impl ProviderBody {
     }
 }
 
-async fn providers(State(admin): Adm) -> Json<ProvidersBody> {
+async fn providers(State(admin): Adm) -> Response {
     let providers = admin.directory.entries().iter().map(|card| ProviderBody::new(card)).collect();
-    Json(ProvidersBody { providers })
+    json(&ProvidersBody { providers })
 }
 
 #[derive(Debug, Serialize)]
@@ -276,8 +284,8 @@ struct ProblemsBody {
     problems: Vec<ManifestProblem>,
 }
 
-async fn problems(State(admin): Adm) -> Json<ProblemsBody> {
-    Json(ProblemsBody { problems: (admin.controls.problems)() })
+async fn problems(State(admin): Adm) -> Response {
+    json(&ProblemsBody { problems: (admin.controls.problems)() })
 }
 
 // --- levers ----------------------------------------------------------------------------------------------------------
@@ -287,14 +295,32 @@ struct ReloadBody {
     message: String,
 }
 
-async fn reload(State(admin): Adm) -> Result<Json<ReloadBody>, Problem> {
+async fn reload(State(admin): Adm) -> Result<Response, Problem> {
     match (admin.controls.reload)().await {
-        Ok(message) => Ok(Json(ReloadBody { message })),
+        Ok(message) => Ok(json(&ReloadBody { message })),
         Err(why) => Err(Problem::new(Code::ReloadRefused, why)),
     }
 }
 
-async fn log_level(State(admin): Adm, uri: Uri, body: Result<Bytes, BytesRejection>) -> Result<StatusCode, Problem> {
+#[derive(Debug, Serialize)]
+struct LogLevelBody {
+    filter: String,
+}
+
+/// The text form is what a PUT takes.
+async fn log_level(State(admin): Adm, headers: HeaderMap) -> Response {
+    let filter = (admin.controls.log_level)();
+    match preferred(&headers) {
+        Form::Text => format!("{filter}\n").into_response(),
+        Form::Json => json(&LogLevelBody { filter }),
+    }
+}
+
+async fn set_log_level(
+    State(admin): Adm,
+    uri: Uri,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Problem> {
     if let Some((key, _)) = line::pairs(uri.query().unwrap_or_default())?.into_iter().next() {
         return Err(BadField::new("query", key, "as a key, but the filter goes into the body").into());
     }

@@ -54,9 +54,14 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// When something may be free; `otherwise` where nobody knows.
-    pub(super) fn retry_after(&self, otherwise: Duration) -> Duration {
-        self.found.next_free_in.unwrap_or(otherwise)
+    /// When something may be free; `otherwise` where nobody knows; `None` where waiting changes nothing.
+    pub(super) fn retry_after(&self, otherwise: Duration) -> Option<Duration> {
+        (!self.is_all_excluded()).then(|| self.found.next_free_in.unwrap_or(otherwise))
+    }
+
+    /// The request itself leaves out whatever it could get.
+    fn is_all_excluded(&self) -> bool {
+        self.found.matching > 0 && self.found.excluded == self.found.matching
     }
 
     /// For people: `12 proxies match, 9 are healthy: 6 leased out, 2 cooling down for shop.example; next free in 14 s`.
@@ -70,6 +75,10 @@ impl<'a> Situation<'a> {
             1 => "1 proxy matches".to_owned(),
             many => format!("{many} proxies match"),
         };
+        if self.is_all_excluded() {
+            let all = if b.matching == 1 { "and is" } else { "and all of them are" };
+            return format!("{text}, {all} excluded by the request: waiting cannot help, exclude fewer");
+        }
         text += &match b.healthy {
             0 => ", none is healthy".to_owned(),
             1 => ", 1 is healthy".to_owned(),
@@ -139,6 +148,7 @@ mod tests {
         };
         let few = Breakdown { matching: 1, healthy: 1, available: 1, ..Breakdown::default() };
         let sick = Breakdown { matching: 2, unhealthy: 1, excluded: 1, ..Breakdown::default() };
+        let excluded = |matching| Breakdown { matching, excluded: matching, ..Breakdown::default() };
         for (target, count, found, sentence) in [
             (
                 Some("shop.example"),
@@ -149,6 +159,18 @@ mod tests {
             ),
             (None, 5, few, "1 proxy matches, 1 is healthy: 1 available; 5 leases were asked for"),
             (None, 1, sick, "2 proxies match, none is healthy; 1 unhealthy, 1 excluded by the request"),
+            (
+                None,
+                1,
+                excluded(1),
+                "1 proxy matches, and is excluded by the request: waiting cannot help, exclude fewer",
+            ),
+            (
+                Some("shop.example"),
+                3,
+                excluded(2),
+                "2 proxies match, and all of them are excluded by the request: waiting cannot help, exclude fewer",
+            ),
         ] {
             assert_eq!(Situation::new(&ask(target, count), found).sentence(), sentence);
         }
@@ -156,14 +178,15 @@ mod tests {
 
     #[test]
     fn a_client_is_told_to_come_when_something_is_free_and_not_before() {
-        let after = |next_free_in| {
+        let after = |excluded, next_free_in| {
             let ask = ask(None, 1);
-            let situation = Situation::new(&ask, Breakdown { matching: 1, next_free_in, ..Breakdown::default() });
-            whole_seconds(situation.retry_after(Duration::from_secs(5)))
+            let found = Breakdown { matching: 2, excluded, next_free_in, ..Breakdown::default() };
+            Situation::new(&ask, found).retry_after(Duration::from_secs(5)).map(whole_seconds)
         };
-        assert_eq!(after(None), 5);
-        assert_eq!(after(Some(Duration::from_millis(1))), 1);
-        assert_eq!(after(Some(Duration::from_millis(2001))), 3);
-        assert_eq!(after(Some(Duration::from_secs(60))), 60);
+        assert_eq!(after(0, None), Some(5));
+        assert_eq!(after(0, Some(Duration::from_millis(1))), Some(1));
+        assert_eq!(after(0, Some(Duration::from_millis(2001))), Some(3));
+        assert_eq!(after(1, Some(Duration::from_secs(60))), Some(60));
+        assert_eq!(after(2, None), None, "what is excluded stays excluded");
     }
 }

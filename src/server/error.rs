@@ -17,6 +17,7 @@ use egress_actors::domain::lease_book::{EndedBy, NotHeld};
 use egress_actors::kit::CallError;
 use serde_json::{Map, Value, json};
 
+use super::body::json_text;
 use super::breakdown::Situation;
 use super::dto::timestamp;
 
@@ -174,8 +175,8 @@ impl Problem {
     }
 
     pub(super) fn none_available(situation: &Situation<'_>) -> Self {
-        let mut problem =
-            Self::new(Code::NoneAvailable, situation.sentence()).retry_after(situation.retry_after(RETRY_AFTER));
+        let mut problem = Self::new(Code::NoneAvailable, situation.sentence());
+        problem.retry_after = situation.retry_after(RETRY_AFTER);
         if let Ok(Value::Object(counts)) = serde_json::to_value(situation.counts()) {
             problem.more.extend(counts);
         }
@@ -215,10 +216,14 @@ impl Problem {
     /// The request's body could not be read.
     pub(super) fn body(rejection: &BytesRejection, limit: usize) -> Self {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            Self::new(Code::BodyTooLarge, format!("the body is larger than {limit} bytes"))
+            Self::body_too_large(limit)
         } else {
             Self::new(Code::BadRequest, "the body ended before all of it was sent")
         }
+    }
+
+    pub(super) fn body_too_large(limit: usize) -> Self {
+        Self::new(Code::BodyTooLarge, format!("the body is larger than {limit} bytes"))
     }
 
     pub(super) fn request_timeout(limit: Duration) -> Self {
@@ -254,7 +259,7 @@ impl IntoResponse for Problem {
         body.insert("detail".to_owned(), json!(self.detail));
         body.insert("code".to_owned(), json!(self.code.as_str()));
         body.extend(self.more);
-        let mut response = (status, Value::Object(body).to_string()).into_response();
+        let mut response = (status, json_text(&body)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

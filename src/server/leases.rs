@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Router};
 use egress_actors::board::Board;
 use egress_actors::domain::id::LeaseId;
 use egress_actors::domain::lease_book::{Breakdown, Refusal, Verdict};
@@ -26,6 +26,7 @@ use egress_actors::operator::Handles;
 use serde::Serialize;
 
 use super::auth::{Caller, Tokens, lease_caller};
+use super::body::{json, json_text, limited};
 use super::breakdown::{Counts, Situation};
 use super::dto::{self, Asked, Credentials, GrantBody, GrantRequest, LeaseBody, LeaseList, ProxyBody, ProxyList};
 use super::error::{BadField, Code, Problem, with_fallbacks};
@@ -81,8 +82,7 @@ impl LeaseApi {
             .route("/v1/leases/{id}/report", post(report))
             .route("/v1/proxies", get(proxies))
             .route("/v1/explain", get(explain));
-        with_fallbacks(routes)
-            .layer(DefaultBodyLimit::max(MAX_BODY))
+        limited(with_fallbacks(routes), MAX_BODY)
             .layer(middleware::from_fn_with_state(api.clone(), authenticate))
             .with_state(api)
     }
@@ -170,7 +170,7 @@ async fn granted(
         }
         Form::Json => {
             let body = GrantBody { leases, selector_index: granted.selector };
-            ("application/json", serde_json::to_string(&body).expect("strings and numbers are always JSON"))
+            ("application/json", json_text(&body))
         }
     };
     told.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -178,7 +178,7 @@ async fn granted(
     Ok(handover::answer(response, text, undelivered))
 }
 
-/// In every form of an answer; once for each lease, in their order.
+/// In every form of an answer; once for each lease, in the order of the body: the n-th of each is the n-th lease's.
 fn lease_headers(headers: &mut HeaderMap, lease: &LeaseBody) {
     headers.append(LEASE_ID, header_value(&lease.id));
     headers.append(LEASE_EXPIRES, header_value(&lease.expires_at));
@@ -317,12 +317,5 @@ fn json_body(headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
 fn one_lease(lease: &LeaseBody) -> Response {
     let mut response = json(lease);
     lease_headers(response.headers_mut(), lease);
-    response
-}
-
-/// Answers are about this moment and may hold credentials: nobody keeps them.
-fn json(body: &impl Serialize) -> Response {
-    let mut response = Json(body).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -148,14 +148,14 @@ fn the_life_spans_of_ractor_are_in_no_line_whatever_the_filter() {
 fn the_level_changes_while_it_runs() {
     let seen = logged(LogFormat::Json, "warn", |level| {
         info!(target: "t", "hidden");
-        level.set("t=debug".parse().expect("a filter")).expect("reloaded");
-        assert_eq!(level.current().as_str(), "t=debug");
-        debug!(target: "t", "shown");
+        level.set("egress_actors=debug".parse().expect("a filter")).expect("reloaded");
+        assert_eq!(level.current().as_str(), "egress_actors=debug");
+        debug!(target: "egress_actors::t", "shown");
         warn!(target: "u", "hidden");
         level.set("off".parse().expect("a filter")).expect("reloaded");
         error!(target: "t", "hidden");
     });
-    assert_eq!(parsed(&seen), [json!({"level": "debug", "msg": "shown", "target": "t"})]);
+    assert_eq!(parsed(&seen), [json!({"level": "debug", "msg": "shown", "target": "egress_actors::t"})]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub fn host_for(
             ));
         };
         return match seat.free() {
-            0 => Err(full(entry, &[*seat])),
+            0 => Err(zone_full(entry, seat)),
             _ => Ok(seat.host.clone()),
         };
     }
@@ -69,18 +69,34 @@ fn unwell(entry: &ProviderName, seats: &[&Seat<'_>]) -> OpError {
         Some(_) | None => Reason::NoHostAvailable,
     };
     let list: Vec<_> = troubles.iter().map(|(host, trouble)| format!("`{host}`: {}", trouble.detail)).collect();
-    OpError::new(
-        if hopeless { Class::Permanent } else { Class::Transient },
-        reason,
-        format!("no host of provider `{entry}` passes its check: {}", list.join("; ")),
+    let text = format!("no host of provider `{entry}` passes its check: {}", list.join("; "));
+    if hopeless {
+        OpError::permanent(reason, text)
+    } else {
+        // The placement of a Proxy never changes: it takes another one.
+        let text = format!("{text}; this one waits, and a Proxy that names a host in placement.zone gets it anyway");
+        OpError::transient(reason, text)
+    }
+}
+
+/// The host that `placement.zone` asks for takes no more: room on the others does not count.
+fn zone_full(entry: &ProviderName, seat: &Seat<'_>) -> OpError {
+    OpError::transient(
+        Reason::NoHostAvailable,
+        format!(
+            "placement.zone asks for a host of provider `{entry}` that is at its capacity: {}; delete a Proxy of it or \
+             raise the capacity",
+            usage(seat)
+        ),
     )
 }
 
+fn usage(seat: &Seat<'_>) -> String {
+    format!("`{}` {}/{}", seat.host, seat.taken, seat.capacity.map_or_else(|| "-".to_owned(), |most| most.to_string()))
+}
+
 fn full(entry: &ProviderName, seats: &[Seat<'_>]) -> OpError {
-    let list: Vec<_> = seats
-        .iter()
-        .map(|s| format!("`{}` {}/{}", s.host, s.taken, s.capacity.map_or_else(|| "-".to_owned(), |c| c.to_string())))
-        .collect();
+    let list: Vec<_> = seats.iter().map(usage).collect();
     OpError::transient(
         Reason::NoHostAvailable,
         format!("provider `{entry}` is at its capacity: {}; delete a Proxy or raise the capacity", list.join(", ")),
@@ -150,7 +166,12 @@ mod tests {
         let rows: &[Refusal<'_>] = &[
             (&[("a", None, 0, true), ("b", None, 0, true)], Some("c"), Class::Permanent, &["`c`", "`kvm`", "`a`, `b`"]),
             (&[("a", Some(4), 4, true), ("b", Some(2), 3, true)], None, Class::Transient, &["`a` 4/4", "`b` 3/2"]),
-            (&[("a", Some(4), 4, true), ("b", Some(2), 0, true)], Some("a"), Class::Transient, &["`a` 4/4"]),
+            (
+                &[("a", Some(4), 4, true), ("b", Some(2), 0, true)],
+                Some("a"),
+                Class::Transient,
+                &["placement.zone", "`a` 4/4"],
+            ),
             (&[], None, Class::Permanent, &["no hosts"]),
             (&[], Some("a"), Class::Permanent, &["`a`", "none"]),
         ];
@@ -188,6 +209,7 @@ mod tests {
             for (host, trouble) in hosts.iter().zip(&troubles) {
                 assert!(error.detail.contains(&format!("`{host}`: {}", trouble.detail)), "{error}");
             }
+            assert_eq!(error.detail.contains("placement.zone"), class == Class::Transient, "{error}");
         }
     }
 

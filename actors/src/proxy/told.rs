@@ -26,7 +26,7 @@ pub(super) struct Out {
     pub(super) announced: Option<Announcement>,
     pub(super) withdrawn: Option<Absence>,
     /// Nothing until something was told: a predecessor may have left a cordon.
-    pub(super) cordoned: Option<Option<Cordon>>,
+    pub(super) cordon: Told,
     /// The leases were ended, and nothing was offered since.
     pub(super) ended: bool,
     /// Counts what the probe pool was told: verdicts on anything older are dropped. 0: nothing was told, and a
@@ -34,6 +34,15 @@ pub(super) struct Out {
     pub(super) track: u64,
     /// The host that runs an operation for us.
     pub(super) working_on: Option<HostHandle>,
+}
+
+/// The cordon that the registry was told of.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Nothing yet, and a predecessor may have told it something.
+    #[default]
+    Nothing,
+    Cordon(Option<Cordon>),
 }
 
 impl Proxy {
@@ -125,7 +134,7 @@ impl Proxy {
                 self.out.ended = *ends_leases;
             }
         }
-        if self.out.cordoned != Some(plan.cordon) {
+        if self.out.cordon != Told::Cordon(plan.cordon) {
             self.cordon(plan.cordon, ctx);
         }
     }
@@ -133,7 +142,7 @@ impl Proxy {
     fn cordon(&mut self, cordon: Option<Cordon>, ctx: &Ctx<ProxyMsg>) {
         let left = ctx.tell(ProxyMsg::LeasesLeft);
         self.wires.leases.cordon(&self.desired.key, &self.desired.uid, cordon, left);
-        self.out.cordoned = Some(cordon);
+        self.out.cordon = Told::Cordon(cordon);
     }
 
     pub(super) fn track(&mut self, plan: &Plan, ctx: &Ctx<ProxyMsg>) {

@@ -26,8 +26,9 @@ const REFUSED_V4: [(Ipv4Addr, u8); 11] = [
 ///
 /// `::ffff:0:0/96` must *not* be here: Squid keeps every IPv4 address in that form, so it would refuse all of IPv4.
 /// An IPv4-mapped literal is that IPv4 address to Squid, and is judged as such.
-const REFUSED_V6: [(Ipv6Addr, u8); 9] = [
+const REFUSED_V6: [(Ipv6Addr, u8); 10] = [
     (Ipv6Addr::UNSPECIFIED, 96), // unspecified, loopback, and IPv4-compatible
+    (Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0), 96), // IPv4-translated (SIIT, RFC 2765): not the mapped form
     (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48), // NAT64 of local use
     (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64), // discard
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32), // Teredo
@@ -144,7 +145,15 @@ mod tests {
             "ff02::1",
             "64:ff9b::10.0.0.1",
             "64:ff9b::169.254.169.254",
+            "64:ff9b:1::10.0.0.1",
+            "64:ff9b:1:ffff:ffff:ffff:ffff:ffff",
+            "::ffff:0:10.0.0.1",
+            "::ffff:0:127.0.0.1",
+            "::ffff:0:8.8.8.8",
+            "2001::1",
+            "2001:0:ffff:ffff:ffff:ffff:ffff:ffff",
             "2002:a00:1::1",
+            "2002:7f00:1::1",
         ] {
             assert!(has(&refused, inside), "{inside} is not refused");
         }
@@ -160,6 +169,8 @@ mod tests {
             "203.0.113.9",
             "223.255.255.255",
             "2606:4700::1111",
+            "2001:4860:4860::8888",
+            "2003::1",
             "64:ff9b::1.1.1.1",
         ] {
             assert!(!has(&refused, outside), "{outside} is refused");

@@ -15,6 +15,7 @@ fn controls() -> Controls {
     Controls {
         metrics: Arc::new(|| "# HELP egress_leases Leases that are out.\n".to_owned()),
         reload: Arc::new(|| async { Err("providers.yaml:3: unknown field `hots`".to_owned()) }.boxed()),
+        log_level: Arc::new(|| "info,egress_actors=debug".to_owned()),
         set_log_level: Arc::new(|filter| if filter == "loud" { Err("must be a filter".to_owned()) } else { Ok(()) }),
         problems: Arc::new(|| {
             vec![ManifestProblem { file: PathBuf::from("px.yaml"), line: Some(4), message: "not YAML".to_owned() }]
@@ -44,6 +45,13 @@ impl AdminWorld {
 
     async fn get(&self, path: &str) -> Response {
         self.send(Method::GET, path).send().await.unwrap()
+    }
+
+    /// As a person in a shell gets it.
+    async fn text(&self, path: &str) -> String {
+        let response = self.send(Method::GET, path).header("accept", "text/plain").send().await.unwrap();
+        assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8", "{path}");
+        response.text().await.unwrap()
     }
 }
 
@@ -153,10 +161,37 @@ async fn the_levers_do_what_they_are_lent() {
     assert_eq!(problems, json!({"problems": [{"file": "px.yaml", "line": 4, "message": "not YAML"}]}));
     let providers: Value = admin.get("/admin/providers").await.json().await.unwrap();
     assert_eq!(providers, json!({"providers": []}));
-    let put = admin.get("/admin/log-level").await;
-    assert_eq!(put.headers()["allow"], "PUT");
-    assert_eq!(problem(put).await.1, "method_not_allowed");
+    let post = admin.send(Method::POST, "/admin/log-level").send().await.unwrap();
+    let mut allow: Vec<_> = post.headers()["allow"].to_str().unwrap().split(',').map(str::to_owned).collect();
+    allow.sort();
+    assert_eq!(allow, ["GET", "HEAD", "PUT"]);
+    assert_eq!(problem(post).await.1, "method_not_allowed");
+    let filter: Value = admin.get("/admin/log-level").await.json().await.unwrap();
+    assert_eq!(filter, json!({"filter": "info,egress_actors=debug"}));
+    assert_eq!(admin.text("/admin/log-level").await, "info,egress_actors=debug\n");
     assert_eq!(problem(admin.get("/admin/nothing").await).await.1, "no_such_route");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_index_names_what_there_is() {
+    let admin = AdminWorld::new(admin(&Env::new(Clock::System), None, Vec::new())).await;
+    let index: Value = admin.get("/admin").await.json().await.unwrap();
+    assert_eq!(admin.get("/admin/").await.json::<Value>().await.unwrap(), index);
+    let text = admin.text("/admin/").await;
+    assert_eq!(admin.text("/admin").await, text);
+    let endpoints = index["endpoints"].as_array().unwrap();
+    assert_eq!(text.lines().count(), endpoints.len());
+    for (endpoint, line) in endpoints.iter().zip(text.lines()) {
+        let part = |name: &str| endpoint[name].as_str().unwrap();
+        let (method, path) = (part("method"), part("path"));
+        let named = line.starts_with(method) && line.contains(&format!(" {path} ")) && line.ends_with(part("about"));
+        assert!(named, "{line} is not {endpoint}");
+        let response = admin.send(method.parse().unwrap(), path).send().await.unwrap();
+        assert!(!matches!(response.status().as_u16(), 404 | 405), "{method} {path}: {}", response.status());
+    }
+    for route in ["actors", "providers", "problems", "reload", "log-level"] {
+        assert!(text.contains(&format!(" /admin/{route} ")), "{route} is missing in\n{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,7 +203,10 @@ async fn health_and_metrics_are_open_and_the_rest_asks_for_the_token() {
         (Method::GET, "/admin/providers"),
         (Method::GET, "/admin/problems"),
         (Method::POST, "/admin/reload"),
+        (Method::GET, "/admin/log-level"),
         (Method::PUT, "/admin/log-level"),
+        (Method::GET, "/admin"),
+        (Method::GET, "/admin/"),
         (Method::GET, "/admin/nothing"),
     ];
     for (method, path) in paths.clone() {

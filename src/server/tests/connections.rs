@@ -116,6 +116,47 @@ async fn a_body_that_never_comes_ends_at_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_announced_too_large_is_refused_before_it_is_asked_for() {
+    let world = World::new().await;
+    for (length, answers) in [("65537", "413"), ("99999999999999999999", "4"), ("65536", "100")] {
+        let mut stream = world.served.connect().await;
+        let ask = format!("POST /v1/leases HTTP/1.1\r\n{HEAD}Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n");
+        write(&mut stream, &ask).await;
+        let mut first = [0; 1024];
+        let count = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut first)).await.unwrap().unwrap();
+        let first = String::from_utf8_lossy(&first[..count]).into_owned();
+        assert!(first.starts_with(&format!("HTTP/1.1 {answers}")), "{length}: {first}");
+        if answers == "413" {
+            assert!(first.contains("\"body_too_large\"") && first.contains("65536 bytes"), "{first}");
+            assert!(read_to_close(&mut stream, Duration::from_secs(5)).await.is_some(), "nobody waits for the body");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_json_answer_is_a_line() {
+    let world = World::new().await;
+    world.offer("dc", 2, 1);
+    let lease = world.lease("dc").await;
+    let one = format!("/v1/leases/{}", lease["id"].as_str().unwrap());
+    for (method, path) in [
+        (Method::POST, "/v1/leases"),
+        (Method::POST, "/v1/leases?tier=none"),
+        (Method::GET, "/v1/leases"),
+        (Method::GET, one.as_str()),
+        (Method::GET, "/v1/proxies"),
+        (Method::GET, "/v1/explain"),
+        (Method::GET, "/nothing"),
+    ] {
+        let response = world.send(method, path).send().await.unwrap();
+        let length = response.headers()["content-length"].to_str().unwrap().parse::<usize>().unwrap();
+        let text = response.text().await.unwrap();
+        assert!(text.ends_with("}\n") && text.lines().count() == 1, "{path}: {text:?}");
+        assert_eq!(length, text.len(), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_reads_nothing_gives_its_place_free() {
     let big = Router::new().route("/big", get(|| async { "x".repeat(64 * 1024 * 1024) })).route("/", get(|| async {}));
     let limits = Limits { connections: 1, write: Duration::from_millis(300), ..Limits::default() };
@@ -148,7 +189,7 @@ async fn many_requests_share_one_connection() {
     for _ in 0..3 {
         write(&mut stream, "GET /v1/leases HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
         let mut answer = String::new();
-        while !answer.ends_with("{\"leases\":[]}") {
+        while !answer.ends_with("{\"leases\":[]}\n") {
             let mut part = [0; 1024];
             let count = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut part)).await.unwrap().unwrap();
             assert!(count > 0, "{answer}");

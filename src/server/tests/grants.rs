@@ -71,6 +71,35 @@ async fn one_line_is_enough_and_can_answer_the_url_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_headers_of_several_leases_stand_in_the_order_of_the_body() {
+    let world = World::new().await;
+    world.offer("dc", 3, 2);
+    for accept in ["text/plain", "application/json"] {
+        let response = world.send(Method::POST, "/v1/leases?count=3").header("accept", accept).send().await.unwrap();
+        let headers = response.headers().clone();
+        let all = |name: &str| -> Vec<String> {
+            headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned()).collect()
+        };
+        let (ids, expires) = (all("lease-id"), all("lease-expires"));
+        assert_eq!(all("location"), [format!("/v1/leases/{}", ids[0])]);
+        let text = response.text().await.unwrap();
+        let told: Vec<String> = match accept {
+            "text/plain" => text.lines().map(str::to_owned).collect(),
+            _ => {
+                let body: Value = serde_json::from_str(&text).unwrap();
+                let leases = body["leases"].as_array().unwrap().iter();
+                leases.map(|lease| lease["proxy"]["url"].as_str().unwrap().to_owned()).collect()
+            }
+        };
+        assert_eq!((told.len(), ids.len(), expires.len()), (3, 3, 3));
+        for ((url, id), until) in told.iter().zip(&ids).zip(&expires) {
+            let lease: Value = world.get(&format!("/v1/leases/{id}")).await.json().await.unwrap();
+            assert_eq!((lease["proxy"]["url"].as_str(), lease["expiresAt"].as_str()), (Some(&**url), Some(&**until)));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_empty_ask_takes_any_proxy_for_five_minutes() {
     let world = World::new().await;
     world.offer("dc", 2, 1);
@@ -99,6 +128,23 @@ async fn several_leases_are_all_or_nothing_unless_partial() {
     let some = some.await.unwrap();
     assert_eq!(some.headers().get_all("lease-id").iter().count(), 2);
     assert_eq!(some.text().await.unwrap().lines().count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_excludes_all_that_matches_is_told_so_and_not_to_wait() {
+    let world = World::new().await;
+    world.offer("dc", 2, 1);
+    world.offer("gold", 1, 1);
+    // One of them is out: its end would not help either.
+    world.lease("dc").await;
+    let line = "tier=dc&target=shop.example&exclude=crawl/dc-0,crawl/dc-1";
+    let refused = world.send(Method::POST, &format!("/v1/leases?{line}")).send().await.unwrap();
+    assert!(!refused.headers().contains_key("retry-after"), "{:?}", refused.headers());
+    let detail = "2 proxies match, and all of them are excluded by the request: waiting cannot help, exclude fewer";
+    assert_eq!(problem(refused).await, (409, "none_available".to_owned(), detail.to_owned()));
+    let explained: Value = world.get(&format!("/v1/explain?{line}")).await.json().await.unwrap();
+    assert_eq!((&explained["detail"], &explained["excluded"]), (&json!(detail), &json!(2)), "{explained}");
+    assert_eq!(explained["nextFreeInSeconds"], Value::Null, "{explained}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -83,13 +83,12 @@ async fn the_headers_of_several_leases_stand_in_the_order_of_the_body() {
         let (ids, expires) = (all("lease-id"), all("lease-expires"));
         assert_eq!(all("location"), [format!("/v1/leases/{}", ids[0])]);
         let text = response.text().await.unwrap();
-        let told: Vec<String> = match accept {
-            "text/plain" => text.lines().map(str::to_owned).collect(),
-            _ => {
-                let body: Value = serde_json::from_str(&text).unwrap();
-                let leases = body["leases"].as_array().unwrap().iter();
-                leases.map(|lease| lease["proxy"]["url"].as_str().unwrap().to_owned()).collect()
-            }
+        let told: Vec<String> = if accept == "text/plain" {
+            text.lines().map(str::to_owned).collect()
+        } else {
+            let body: Value = serde_json::from_str(&text).unwrap();
+            let leases = body["leases"].as_array().unwrap().iter();
+            leases.map(|lease| lease["proxy"]["url"].as_str().unwrap().to_owned()).collect()
         };
         assert_eq!((told.len(), ids.len(), expires.len()), (3, 3, 3));
         for ((url, id), until) in told.iter().zip(&ids).zip(&expires) {

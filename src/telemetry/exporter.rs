@@ -67,7 +67,7 @@ impl Exporter {
     pub fn render(&self) -> String {
         self.process.collect();
         counter!(names::LOG_LINES_DROPPED_TOTAL).absolute(self.logs.dropped());
-        without_retired(self.handle.render())
+        without_retired(with_counted_cpu(self.handle.render()))
     }
 
     /// Keeps the exporter's memory bounded while nobody scrapes. Never ends by itself; dropping it is harmless.
@@ -79,6 +79,12 @@ impl Exporter {
             self.handle.run_upkeep();
         }
     }
+}
+
+/// The counters of the `metrics` crate are whole numbers, and a second of CPU is long: the value comes as a gauge and is
+/// shown as the counter that it is.
+fn with_counted_cpu(text: String) -> String {
+    text.replacen("# TYPE process_cpu_seconds_total gauge\n", "# TYPE process_cpu_seconds_total counter\n", 1)
 }
 
 /// Leaves out the gauges whose subject is gone ([`names::RETIRED`]).

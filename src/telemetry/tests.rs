@@ -302,6 +302,21 @@ fn what_has_no_labels_is_there_from_the_start_and_the_process_too() {
 }
 
 #[test]
+fn cpu_time_is_a_counter_with_a_fraction() {
+    let began = Instant::now();
+    loop {
+        let text = rendered(|_| {});
+        assert!(text.contains("# TYPE process_cpu_seconds_total counter\n"), "{text}");
+        let told = text.lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total ")).expect("it is there");
+        // Once in a hundred looks the clock stands at a whole second.
+        if told.parse::<f64>().expect("a number").fract() > 0.0 {
+            return;
+        }
+        assert!(began.elapsed() < STUCK, "only whole seconds are told: {told}");
+    }
+}
+
+#[test]
 fn dropped_lines_show_in_the_metrics() {
     let text = rendered(|writer| writer.push(&vec![b'\n'; writer::QUEUE_BYTES + 1]));
     assert!(text.lines().any(|line| line == "egress_log_lines_dropped_total 1"), "{text}");

@@ -11,8 +11,10 @@ use clap::builder::BoolishValueParser;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use egress_actors::domain::id::OperatorId;
 
+mod refused;
 mod values;
 
+pub use refused::Refused;
 pub use values::{BadToken, LeaseJournal, ListenAddr, LogFilter, Tokens, UncheckedUrl};
 use values::{duration, namespace, operator_id};
 
@@ -23,6 +25,13 @@ pub enum LogFormat {
     Json,
     /// For people, with colours on a terminal.
     Text,
+}
+
+impl LogFormat {
+    /// What is used: as wished, else what fits who reads it.
+    pub fn chosen(wished: Option<Self>, is_for_terminal: bool) -> Self {
+        wished.unwrap_or(if is_for_terminal { Self::Text } else { Self::Json })
+    }
 }
 
 /// What happens to the instances when a standalone operator ends.
@@ -52,6 +61,7 @@ Examples:
 
 Environment:
   Each flag can be given as EGRESS_ and its name in capitals, as shown with it; a flag wins over its variable.
+  Of a flag that is given several times, the last one wins.
   DISCOVERY_TOKEN  bearer token of the lease API. Without it the API listens on loopback only.
   ADMIN_TOKEN      bearer token of /admin/.. on the admin address. Without it those answer to loopback only.
   RUST_BACKTRACE   1 adds backtraces to the log lines of panics.
@@ -64,7 +74,7 @@ Durations are written 15s, 10m, 1h30m or 500ms.";
 /// tunnelling through each proxy to know that it works, and leases the healthy ones over HTTP.
 #[expect(clippy::doc_markdown, reason = "the comments are the help text, which has no markup")]
 #[derive(Debug, Clone, Parser)]
-#[command(name = "egress-proxies-operator", version, after_help = "Use --help for the reasons, units and examples.", after_long_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "egress-proxies-operator", version, args_override_self = true, after_help = "Use --help for the reasons, units and examples.", after_long_help = EXAMPLES, max_term_width = 110)]
 pub struct Args {
     /// Providers config, YAML
     ///
@@ -295,9 +305,14 @@ impl Args {
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 
-    /// Reads this process's command line. Ends the process with a message if it cannot be read, or asks for help.
-    pub fn read() -> Self {
-        Self::try_read(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    /// Reads this process's command line. Ends the process with what it asks for (help, the version), or if it cannot
+    /// be read and people read the log; otherwise the log tells what is wrong with it.
+    pub fn read(is_for_terminal: bool) -> Result<Self, Refused> {
+        Self::try_read(std::env::args_os()).map_err(|error| {
+            let wished = refused::wished_format(std::env::args_os(), std::env::var_os("EGRESS_LOG_FORMAT"));
+            let logs = LogFormat::chosen(wished, is_for_terminal);
+            if !error.use_stderr() || logs == LogFormat::Text { error.exit() } else { Refused::new(&error) }
+        })
     }
 }
 

@@ -44,6 +44,8 @@ const LOOK_WITHIN: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
+    CommandLine(#[from] crate::args::Refused),
+    #[error(transparent)]
     Config(#[from] Box<ConfigError>),
     #[error(transparent)]
     Standalone(#[from] StandaloneError),

@@ -55,7 +55,7 @@ pub enum TelemetryError {
 pub fn install(format: Option<LogFormat>, filter: &LogFilter) -> Result<Telemetry, TelemetryError> {
     let stdout = std::io::stdout();
     let terminal = stdout.is_terminal();
-    let format = format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
+    let format = LogFormat::chosen(format, terminal);
     let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     // Our own descriptor: a write that hangs would otherwise hold the lock that std has around stdout.
     let out = File::from(stdout.as_fd().try_clone_to_owned()?);

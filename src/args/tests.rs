@@ -161,6 +161,28 @@ fn values_are_read_as_people_write_them() {
 }
 
 #[test]
+fn of_a_flag_given_twice_the_last_one_wins() {
+    let args = read(&[
+        "--log-level",
+        "debug",
+        "--leader-elect",
+        "--gc-dry-run",
+        "--state-dir=a",
+        "--log-level=warn",
+        "--leader-elect=false",
+        "--gc-dry-run",
+        "--state-dir",
+        "b",
+    ]);
+    let args = args.expect("valid");
+    assert_eq!((args.log_level.as_str(), args.leader_elect, args.gc_dry_run), ("warn", Some(false), true));
+    assert_eq!(args.state_dir, Some("b".into()));
+    assert_eq!(read(&["--state-dir=a", "--log-level=warn"]).expect("valid").log_level.as_str(), "warn");
+    assert!(Args::command_line().render_long_help().to_string().contains("the last one wins"));
+    assert_eq!(read(&[]).expect("valid").log_level, LogFilter::default());
+}
+
+#[test]
 fn a_filter_that_leaves_the_operator_out_is_refused() {
     for (filter, is_taken) in [
         ("info", true),

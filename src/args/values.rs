@@ -146,6 +146,13 @@ impl LogFilter {
     }
 }
 
+/// That of `--log-level`.
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self("info".to_owned())
+    }
+}
+
 impl FromStr for LogFilter {
     type Err = String;
 

@@ -31,6 +31,13 @@ async fn whatever_keeps_an_operator_from_starting_is_said_in_one_line_with_exit_
         refuses("a taken port", launch, &[flag, &address.to_string(), "free the port or choose another"]).await;
     }
 
+    for (argument, words) in [
+        ("--list-interval=15", &["'--list-interval <DURATION>': not a duration; write it like 15s"][..]),
+        ("--state-dirs=x", &["unexpected argument '--state-dirs'", "a similar argument exists: '--state-dir'"]),
+    ] {
+        refuses("a bad flag", site.operator().arg(argument), words).await;
+    }
+
     let missing = site.path("missing.yaml").display().to_string();
     let launch = site.operator().args(&["--providers-config", &missing]);
     refuses("no providers config", launch, &[&missing, "cannot be read"]).await;

@@ -166,7 +166,7 @@ impl Config {
     /// Checks everything and reads the providers config.
     pub fn from_args(args: Args, tokens: Tokens) -> Result<Self, ConfigError> {
         let mode = mode(&args)?;
-        not_in_this_version(&args, &mode)?;
+        not_in_this_version(&args)?;
         let Some(providers_config) = args.providers_config else {
             return Err(missing(
                 "--providers-config",
@@ -258,15 +258,8 @@ impl Config {
     }
 }
 
-/// What is parsed already and built later. Cluster mode and token files end this function.
-fn not_in_this_version(args: &Args, mode: &Mode) -> Result<(), BadFlag> {
-    if let Mode::Cluster(_) = mode {
-        return Err(missing(
-            "--standalone",
-            "is needed, as this version cannot watch a cluster yet",
-            "pass a directory of manifests, and --state-dir",
-        ));
-    }
+/// What is parsed already and built later.
+fn not_in_this_version(args: &Args) -> Result<(), BadFlag> {
     // Taken and not used, it would leave the lease API open where somebody thinks that it is closed.
     if let Some(file) = &args.tokens_file {
         return Err(bad(

@@ -10,6 +10,7 @@ pub mod manifests;
 pub mod provider_health;
 pub mod proxy;
 mod rules;
+pub mod secret;
 pub mod status;
 
 /// The API group of all our kinds; also the prefix of our annotations and labels.
@@ -33,3 +34,5 @@ pub const DRAIN: &str = "crawl.example.com/drain";
 pub const RECREATE: &str = "crawl.example.com/recreate";
 /// Written by the operator: the host chosen for the instance.
 pub const HOST: &str = "crawl.example.com/host";
+/// On the operator's pod that leads, with the value `leader`.
+pub const ROLE_LABEL: &str = "crawl.example.com/role";

@@ -7,6 +7,7 @@ pub mod config;
 pub mod telemetry;
 
 pub mod crd;
+pub mod k8s;
 pub mod standalone;
 
 pub mod dns;

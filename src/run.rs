@@ -8,10 +8,10 @@ mod open;
 mod reload;
 mod shutdown;
 mod upkeep;
+mod world;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,24 +21,23 @@ use egress_actors::kit::clock::Clock;
 use egress_actors::kit::supervisor::ChildSpec;
 use egress_actors::kit::task::{StopSignal, task};
 use egress_actors::kit::{Env, Exit};
-use egress_actors::operator::{Handles, Operator, OperatorSettings, Ports};
+use egress_actors::operator::{Handles, Operator, OperatorSettings};
 use egress_actors::proxy::Deadlines;
 
-use crate::args::{LogFilter, OnExit};
+use self::world::World;
+use crate::args::LogFilter;
 use crate::config::{Config, ConfigError, Mode};
 use crate::dns::Dns;
 use crate::echo;
+use crate::k8s::ClusterError;
 use crate::probe::TunnelProber;
 use crate::providers::squid_conf::Opening;
-use crate::server::{Admin, Check, Controls, LeaseApi, Limits, ManifestProblem, Tls, Tokens, checks_of, serve};
-use crate::standalone::{Options, Standalone, StandaloneError};
+use crate::server::{Admin, Check, Controls, LeaseApi, Limits, Tls, Tokens, checks_of, serve};
+use crate::standalone::StandaloneError;
 use crate::telemetry::Telemetry;
 
 /// How long the whole tree may take to end in order. A person who waits longer sends a second signal.
 const STOP_WITHIN: Duration = Duration::from_secs(45);
-
-/// Looks at the manifests come each second; one that takes so long is stuck in a file system that hangs.
-const LOOK_WITHIN: Duration = Duration::from_secs(15);
 
 /// Why the operator did not start. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +48,12 @@ pub enum StartError {
     Config(#[from] Box<ConfigError>),
     #[error(transparent)]
     Standalone(#[from] StandaloneError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     #[error("{flag} {address}: cannot listen: {why}; free the port or choose another")]
     Listen { flag: &'static str, address: SocketAddr, why: std::io::Error },
+    #[error("--state-dir {}: cannot be made: {why}; pass a directory that the operator may write", dir.display())]
+    StateDir { dir: std::path::PathBuf, why: std::io::Error },
     #[error("cannot start a runtime: {0}")]
     Runtime(std::io::Error),
     #[error(transparent)]
@@ -108,33 +111,18 @@ async fn supervise(
         tracing::warn!("{warning}");
     }
     let signals = shutdown::Signals::listen().map_err(StartError::Runtime)?;
-    let Mode::Standalone(mode) = &config.mode else { unreachable!("the configuration refuses other modes") };
-    let standalone = Arc::new(Standalone::open(
-        &mode.manifests,
-        &mode.state_dir,
-        Options { allow_mass_removal: mode.allow_mass_removal, ..Options::default() },
-    )?);
+    let world = World::open(&config, &edge).await?;
     let env = Env::new(Clock::System);
-    let ports = Ports {
-        source: standalone.source(),
-        records: standalone.records(),
-        events: standalone.event_sink(),
-        secrets: standalone.secrets(),
-        prober: Arc::new(TunnelProber::new(Dns::system(), &[])?),
-        candidacy: None,
-    };
+    let ports = world.ports(Arc::new(TunnelProber::new(Dns::system(), &[])?));
     let openings: Vec<_> =
         Opening::probe_target(&config.health.target).into_iter().chain(config.echo_addr.map(Opening::echo)).collect();
-    let opener = open::Opener { state_dir: mode.state_dir.clone(), openings };
+    let opener = open::Opener { state_dir: world::state_dir(&config.mode)?, openings };
     let entries = opener.open(&config.providers.entries);
-    let operator = Operator::wire(&env, &ports, entries, &settings(&config, &standalone, edge.clone()));
+    let operator = Operator::wire(&env, &ports, entries, &settings(&config, &world, edge.clone()));
     let handles = operator.handles.clone();
 
-    let servers = servers(&config, &handles, &standalone, opener, telemetry, &edge).await?;
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"), manifests = %mode.manifests.display(), state = %mode.state_dir.display(),
-        lease_api = %config.lease_api.addr, admin = %config.admin.addr, operator = %standalone.operator_id(), "starting"
-    );
+    let servers = servers(&config, &handles, &world, opener, telemetry, &edge).await?;
+    world.tell_start(&config);
     let mut root = operator.start(servers);
     let (asked, in_vain) = tokio::select! {
         exit = root.ended() => {
@@ -147,7 +135,7 @@ async fn supervise(
         }
         // Not only unready: nobody could store a finalizer, a host or a status any more, so nothing could be made or
         // deleted until somebody looks. The next start reads the store anew, and adopts what runs.
-        () = standalone.ended() => {
+        () = world.ended() => {
             tracing::error!(
                 "the keeper of standalone mode ended, and nobody asked for it: nothing is stored any more, so the \
                  operator ends; the instances run on, and the next start adopts them"
@@ -156,8 +144,7 @@ async fn supervise(
         }
         signal = signals.first() => (signal, false),
     };
-    let on_exit = if in_vain { OnExit::Keep } else { mode.on_exit };
-    let ending = shutdown::end(asked, on_exit, root, &handles, standalone, STOP_WITHIN);
+    let ending = shutdown::end(asked, in_vain, root, &handles, &world, STOP_WITHIN);
     tokio::select! {
         in_order = ending => Ok(if in_order && !in_vain { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         again = signals.second() => {
@@ -167,10 +154,10 @@ async fn supervise(
     }
 }
 
-fn settings(config: &Config, standalone: &Standalone, edge: tokio::runtime::Handle) -> OperatorSettings {
+fn settings(config: &Config, world: &World, edge: tokio::runtime::Handle) -> OperatorSettings {
     OperatorSettings {
-        operator: config.operator_id.clone().unwrap_or_else(|| standalone.operator_id().clone()),
-        epoch: standalone.starts(),
+        operator: world.operator_id(config.operator_id.as_ref()),
+        epoch: world.epoch(),
         life: Settings {
             drain_timeout: config.leases.drain_timeout,
             list_interval: config.health.list_every,
@@ -183,7 +170,7 @@ fn settings(config: &Config, standalone: &Standalone, edge: tokio::runtime::Hand
         probe_target: config.health.target.clone(),
         max_lease_ttl: config.leases.max_ttl,
         lease_cooldown: config.leases.cooldown,
-        serve_without_claim: false,
+        serve_without_claim: matches!(&config.mode, Mode::Cluster(mode) if mode.serve_without_claim),
         edge: Some(edge),
     }
 }
@@ -192,7 +179,7 @@ fn settings(config: &Config, standalone: &Standalone, edge: tokio::runtime::Hand
 async fn servers(
     config: &Config,
     handles: &Handles,
-    standalone: &Arc<Standalone>,
+    world: &World,
     opener: open::Opener,
     telemetry: &Telemetry,
     edge: &tokio::runtime::Handle,
@@ -205,12 +192,12 @@ async fn servers(
     let tokens = Tokens::one(config.lease_api.token.as_ref());
     let lease_api = LeaseApi::of(handles, tokens, config.leases.max_ttl);
     let (level, shown_level) = (telemetry.log_level.clone(), telemetry.log_level.clone());
-    let (exporter, watched, asked) = (telemetry.exporter.clone(), standalone.clone(), reload.clone());
+    let (exporter, watched, asked) = (telemetry.exporter.clone(), world.clone(), reload.clone());
     let admin = Admin {
         env: handles.env.clone(),
         directory: handles.directory.clone(),
         tokens: Tokens::one(config.admin.token.as_ref()),
-        checks: checks(handles, standalone, &reload),
+        checks: checks(handles, config, world, &reload),
         controls: Controls {
             metrics: Arc::new(move || exporter.render()),
             reload: Arc::new(move || Box::pin(asked.clone().now())),
@@ -219,7 +206,7 @@ async fn servers(
                 let filter = text.parse::<LogFilter>()?;
                 level.set(filter).map_err(|error| error.to_string())
             }),
-            problems: Arc::new(move || watched.problems().into_iter().map(problem).collect()),
+            problems: Arc::new(move || watched.problems()),
         },
     };
     let mut children = vec![
@@ -229,8 +216,8 @@ async fn servers(
             lease_api.clone().router()
         })?,
         task("upkeep", {
-            let (handles, manifests, exporter) = (handles.clone(), standalone.clone(), telemetry.exporter.clone());
-            move |stop| upkeep::run(handles.clone(), manifests.clone(), exporter.clone(), stop)
+            let (handles, world, exporter) = (handles.clone(), world.clone(), telemetry.exporter.clone());
+            move |stop| upkeep::run(handles.clone(), world.clone(), exporter.clone(), stop)
         }),
         task("reload", move |stop| reload.clone().follow(stop)),
     ];
@@ -245,6 +232,7 @@ async fn servers(
             }
         }));
     }
+    children.extend(world.children());
     if let Some(tls) = tls {
         children.push(task("tls", move |stop| {
             let tls = tls.clone();
@@ -254,58 +242,13 @@ async fn servers(
     Ok(children)
 }
 
-fn problem(found: crate::standalone::Problem) -> ManifestProblem {
-    ManifestProblem {
-        file: PathBuf::from(found.file),
-        line: Some(found.line).filter(|&line| line > 0),
-        message: found.message,
-    }
-}
-
-fn checks(handles: &Handles, standalone: &Arc<Standalone>, reload: &reload::Reload) -> Vec<Check> {
-    let mut checks = checks_of(handles, false);
-    let (kept, looked) = (standalone.clone(), standalone.clone());
-    checks.push(Check::needed("state-store", move || is_kept(kept.is_kept())));
-    checks.push(Check::informative("manifests-looked-at", move || is_looked_at(looked.look_age())));
-    let (manifests, refused) = (standalone.clone(), reload.clone());
-    checks.push(Check::informative("mass-removal", move || match manifests.held_back() {
-        0 => Ok("nothing is held back".to_owned()),
-        held => Err(format!(
-            "{held} manifests are gone at once, which is most of the fleet: put them back, or start with --allow-mass-removal"
-        )),
-    }));
-    let told = standalone.clone();
-    checks.push(Check::informative("manifest-problems", move || manifest_problems(&told.problems())));
+fn checks(handles: &Handles, config: &Config, world: &World, reload: &reload::Reload) -> Vec<Check> {
+    let token_missing = world.needs_a_token() && config.lease_api.token.is_none();
+    let refused = reload.clone();
+    let mut checks = checks_of(handles, token_missing);
+    checks.extend(world.checks());
     checks.push(Check::informative("providers-config", move || refused.state()));
     checks
-}
-
-fn is_kept(kept: bool) -> Result<String, String> {
-    if kept {
-        Ok("changes are stored".to_owned())
-    } else {
-        Err("the keeper of standalone mode has ended: nothing is stored any more, the operator ends".to_owned())
-    }
-}
-
-fn manifest_problems(problems: &[crate::standalone::Problem]) -> Result<String, String> {
-    match problems {
-        [] => Ok("the manifests are right".to_owned()),
-        [only] => Err(only.to_string()),
-        [first, rest @ ..] => Err(format!("{first}; and {} more: see /admin/problems", rest.len())),
-    }
-}
-
-/// A directory that hangs gives neither manifests nor an error.
-fn is_looked_at(age: Duration) -> Result<String, String> {
-    if age < LOOK_WITHIN {
-        return Ok("the manifests are looked at".to_owned());
-    }
-    Err(format!(
-        "no look at the manifests has ended for {} s: the file system of --standalone (or of --state-dir) hangs; what is \
-         known goes on, and no change is seen",
-        age.as_secs()
-    ))
 }
 
 /// A server on a listener that outlives its restarts.
@@ -340,23 +283,5 @@ impl Listener {
     fn again(&self) -> Result<tokio::net::TcpListener, String> {
         let listener = self.0.try_clone().and_then(tokio::net::TcpListener::from_std);
         listener.map_err(|error| format!("cannot take the listener over: {error}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_that_hangs_shows_and_a_slow_one_does_not() {
-        assert!(is_looked_at(Duration::from_secs(14)).is_ok());
-        let told = is_looked_at(Duration::from_secs(75)).unwrap_err();
-        assert!(told.contains("75 s") && told.contains("--standalone"), "{told}");
-    }
-
-    #[test]
-    fn an_operator_that_stores_nothing_is_not_ready() {
-        assert!(is_kept(true).is_ok());
-        assert!(is_kept(false).unwrap_err().contains("nothing is stored"));
     }
 }

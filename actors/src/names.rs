@@ -67,8 +67,8 @@ macro_rules! declare {
             pub const $ident: &str = $name;
         )*
 
-        /// Every metric of the operator, in the order of contract.md 7, then those of standalone mode and of the election (those
-        /// of the process itself come on top).
+        /// Every metric of the operator, in the order of contract.md 7, then those of standalone mode, of the election and of cluster
+        /// mode (those of the process itself come on top).
         pub const ALL: &[Metric] = &[
             $(Metric {
                 name: $ident,
@@ -160,6 +160,8 @@ declare! {
         "What is wrong in the manifests just now, a problem each; /admin/problems names them.";
     LEADING = "egress_leading": Gauge, Count, [],
         "1 while this replica holds the claim, or is the only one, else 0.";
+    EVENTS_DROPPED_TOTAL = "egress_events_dropped_total": Counter, Count, [],
+        "Kubernetes events that were not written: too many at once, or the API server refused them.";
 }
 
 #[cfg(test)]
@@ -201,6 +203,9 @@ mod tests {
     /// What the election adds to it.
     const ELECTION: &[&str] = &["egress_leading"];
 
+    /// What cluster mode adds to it.
+    const CLUSTER: &[&str] = &["egress_events_dropped_total"];
+
     /// What standalone mode adds to it.
     const STANDALONE: &[&str] = &[
         "egress_standalone_removals_held_back",
@@ -217,7 +222,7 @@ mod tests {
                 labels => format!("{}{{{}}}", m.name, labels.join(",")),
             })
             .collect();
-        assert_eq!(declared, [CONTRACT, STANDALONE, ELECTION].concat());
+        assert_eq!(declared, [CONTRACT, STANDALONE, ELECTION, CLUSTER].concat());
     }
 
     #[test]

@@ -46,7 +46,6 @@ fn flags_that_do_not_go_together_are_refused_with_the_way_out() {
     let given = Given::new();
     let only = "pass an existing directory of manifests";
     let rows: Vec<(&[&str], String)> = vec![
-        (&["--providers-config", "@/p.yaml"], "--standalone: is needed, as this version cannot watch a cluster yet; pass a directory of manifests, and --state-dir".into()),
         (&["--allow-mass-removal"], "--allow-mass-removal: has no meaning without --standalone; leave it out, or add --standalone".into()),
         (&["--on-exit", "delete"], "--on-exit: has no meaning without --standalone; leave it out, or add --standalone".into()),
         (&["--standalone", "@/m"], "--state-dir: is needed with --standalone; pass a directory that outlives the operator, such as /var/lib/egress".into()),
@@ -205,7 +204,7 @@ fn servers_may_share_a_port_number_where_they_do_not_meet() {
 }
 
 #[test]
-fn cluster_flags_are_understood_though_not_served_yet() {
+fn without_standalone_it_is_a_cluster() {
     let args = Args::try_read(["operator", "--leader-elect=false", "--serve-without-claim"]).expect("parsed");
     let cluster = Cluster { state_dir: None, leader_elect: Some(false), serve_without_claim: true };
     assert_eq!(mode(&args), Ok(Mode::Cluster(cluster)));

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egress_actors::domain::desired::{
-    Annotations, CloudInit, Desired, External, Flavor, HealthCheck, Managed, Placement, SecretRef,
+    Annotations, Attributes, CloudInit, Desired, Endpoint, External, Flavor, HealthCheck, Managed, Placement, Scheme,
+    SecretRef,
 };
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -35,6 +36,9 @@ const INLINE_MAX: usize = 65_536;
 
 /// Longest value of the recreate annotation, which is copied into the status.
 const RECREATE_MAX: usize = 253;
+
+/// Stands for what cannot be read of an object that is being deleted.
+const UNREADABLE: &str = "unreadable";
 
 /// An object that cannot be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,13 +85,65 @@ pub fn accept(proxy: &Proxy, previous: Option<&ProxySpec>) -> Result<Desired, Re
         recreate_after,
         paused: spec.paused,
         deleting: proxy.metadata.deletion_timestamp.is_some(),
-        finalizer: proxy.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER),
+        finalizer: has_finalizer(&proxy.metadata),
         host: host(given)?,
         annotations: annotations(given)?,
     })
 }
 
-fn identity(metadata: &ObjectMeta) -> Result<(ProxyKey, Uid), Rejection> {
+/// Parses an object that is being deleted. That never fails: what cannot be read of it does not matter any more, but where
+/// its instance is. If even that cannot be read, its provider is one that nobody configures, and the instance is given up
+/// as such: with an event that says what may be left.
+pub fn accept_deleting(key: &ProxyKey, uid: &Uid, metadata: &ObjectMeta, spec: &serde_json::Value) -> Desired {
+    let typed = serde_json::from_value(spec.clone()).ok();
+    let whole = typed.and_then(|spec| accept(&Proxy { metadata: metadata.clone(), spec, status: None }, None).ok());
+    if let Some(desired) = whole {
+        return desired;
+    }
+    let empty = BTreeMap::new();
+    let given = metadata.annotations.as_ref().unwrap_or(&empty);
+    let host = given.get(HOST).and_then(|text| HostName::parse(text).ok());
+    let provider = spec["managed"]["provider"].as_str().and_then(|name| ProviderName::parse(name).ok());
+    let is_managed = provider.is_some() || host.is_some();
+    let flavor = if is_managed {
+        let unreadable = || ProviderName::parse(UNREADABLE).expect("a word of small letters");
+        Flavor::Managed(Managed {
+            provider: provider.unwrap_or_else(unreadable),
+            placement: Placement::default(),
+            cloud_init: None,
+            port: DEFAULT_PORT,
+            credentials: None,
+        })
+    } else {
+        let endpoint = Endpoint { scheme: Scheme::Http, host: UNREADABLE.into(), port: DEFAULT_PORT };
+        Flavor::External(External { endpoint, credentials: None })
+    };
+    Desired {
+        key: key.clone(),
+        uid: uid.clone(),
+        generation: metadata.generation.unwrap_or(1),
+        flavor,
+        attributes: Attributes::default(),
+        max_leases: 1,
+        check: HealthCheck::default(),
+        recreate_after: None,
+        paused: false,
+        deleting: true,
+        finalizer: has_finalizer(metadata),
+        host,
+        annotations: Annotations {
+            skip_cleanup: given.get(SKIP_CLEANUP).is_some_and(|value| value == "true"),
+            ..Annotations::default()
+        },
+    }
+}
+
+fn has_finalizer(metadata: &ObjectMeta) -> bool {
+    metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
+}
+
+/// Who the object is.
+pub fn identity(metadata: &ObjectMeta) -> Result<(ProxyKey, Uid), Rejection> {
     let name = metadata.name.as_deref().unwrap_or_default();
     let namespace = metadata.namespace.as_deref().unwrap_or("default");
     let key = ProxyKey::new(namespace, name)

@@ -77,3 +77,26 @@ pub struct TargetStatus {
     /// When it was checked; refreshed at most every 5 minutes while nothing changes.
     pub checked_at: Time,
 }
+
+/// The status as it is written.
+pub fn written(health: &egress_actors::ports::ProviderHealth) -> ProviderHealthStatus {
+    ProviderHealthStatus {
+        conditions: health
+            .conditions
+            .iter()
+            .map(|condition| super::status::condition_written(condition, None))
+            .collect(),
+        targets: health
+            .targets
+            .iter()
+            .map(|target| TargetStatus {
+                name: target.name.to_string(),
+                ready: target.is_ready(),
+                reason: target.reason().as_str().to_owned(),
+                message: target.trouble.as_ref().map_or_else(String::new, |trouble| trouble.detail.clone()),
+                latency_milliseconds: i64::try_from(target.latency.as_millis()).unwrap_or(i64::MAX),
+                checked_at: super::status::time(target.checked_at),
+            })
+            .collect(),
+    }
+}

@@ -33,16 +33,31 @@ pub fn written(status: &Status) -> ProxyStatus {
         conditions: status
             .conditions
             .iter()
-            .map(|condition| WireCondition {
-                type_: condition.kind.as_str().to_owned(),
-                status: condition.truth.as_str().to_owned(),
-                reason: condition.reason.as_str().to_owned(),
-                message: condition.message.to_string(),
-                last_transition_time: time(condition.since),
-                observed_generation: Some(status.observed_generation),
-            })
+            .map(|condition| condition_written(condition, Some(status.observed_generation)))
             .collect(),
     }
+}
+
+pub(super) fn condition_written(condition: &Condition, generation: Option<i64>) -> WireCondition {
+    WireCondition {
+        type_: condition.kind.as_str().to_owned(),
+        status: condition.truth.as_str().to_owned(),
+        reason: condition.reason.as_str().to_owned(),
+        message: cut(&condition.message),
+        last_transition_time: time(condition.since),
+        observed_generation: generation,
+    }
+}
+
+/// The API server takes no longer message, and nobody reads one.
+fn cut(message: &str) -> String {
+    const MOST: usize = 32_768;
+    if message.chars().count() <= MOST {
+        return message.to_owned();
+    }
+    let mut kept: String = message.chars().take(MOST - 1).collect();
+    kept.push('…');
+    kept
 }
 
 /// The status as it was recorded; `None` if it has no phase that we know.
@@ -84,7 +99,7 @@ fn condition(written: &WireCondition) -> Option<Condition> {
 }
 
 /// Instants outside of jiff's years are not worth an error here: the clock is broken, and the epoch says so.
-fn time(at: SystemTime) -> Time {
+pub(super) fn time(at: SystemTime) -> Time {
     Time(Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 

@@ -1,6 +1,5 @@
 //! Signals, and the end in order: says what it waits for, and leaves or removes the instances as asked.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use egress_actors::kit::Root;
@@ -8,6 +7,7 @@ use egress_actors::operator::Handles;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Mutex;
 
+use super::world::World;
 use crate::args::OnExit;
 use crate::standalone::Standalone;
 
@@ -39,19 +39,25 @@ impl Signals {
     }
 }
 
-/// Ends the tree. True if everything ended within its limit.
+/// Ends the tree. True if everything ended within its limit. `in_vain`: nothing can be stored any more, so nothing is
+/// deleted either.
 pub(super) async fn end(
     signal: &'static str,
-    on_exit: OnExit,
+    in_vain: bool,
     root: Root,
     handles: &Handles,
-    standalone: Arc<Standalone>,
+    world: &World,
     within: Duration,
 ) -> bool {
+    let deletes = match world {
+        World::Directory(standalone, OnExit::Delete) if !in_vain => Some(standalone),
+        World::Directory(..) | World::Cluster(..) => None,
+    };
+    let on_exit = if deletes.is_some() { OnExit::Delete } else { OnExit::Keep };
     tracing::info!(signal, on_exit = ?on_exit, "ending; a second signal ends at once");
-    let deleted = match on_exit {
-        OnExit::Keep => true,
-        OnExit::Delete => delete_all(handles, &standalone).await,
+    let deleted = match deletes {
+        None => true,
+        Some(standalone) => delete_all(handles, standalone).await,
     };
     let stopping = root.stop_within(within);
     tokio::pin!(stopping);

@@ -1,7 +1,6 @@
 //! Small chores beside the actors: gauges that are counted from shared cells, and the exporter's own upkeep.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use egress_actors::kit::task::StopSignal;
@@ -9,17 +8,12 @@ use egress_actors::names;
 use egress_actors::operator::Handles;
 use metrics::{counter, gauge};
 
-use crate::standalone::Standalone;
+use super::world::World;
 use crate::telemetry::Exporter;
 
 const EVERY: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(
-    handles: Handles,
-    manifests: Arc<Standalone>,
-    exporter: Exporter,
-    stop: StopSignal,
-) -> Result<(), String> {
+pub(super) async fn run(handles: Handles, world: World, exporter: Exporter, stop: StopSignal) -> Result<(), String> {
     let mut shown = HashSet::new();
     let upkeep = exporter.upkeep();
     tokio::pin!(upkeep);
@@ -29,7 +23,7 @@ pub(super) async fn run(
             () = &mut upkeep => return Err("the exporter's upkeep ended".to_owned()),
             () = tokio::time::sleep(EVERY) => {
                 measure(&handles, &mut shown);
-                gauge!(names::STANDALONE_LOOK_AGE_SECONDS).set(manifests.look_age().as_secs_f64());
+                world.measure();
             }
         }
     }

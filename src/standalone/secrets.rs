@@ -14,12 +14,11 @@ use egress_actors::domain::error::OpError;
 use egress_actors::domain::instance::{Credentials, SecretBytes};
 use egress_actors::domain::reason::Reason;
 use egress_actors::ports::{Secrets, SourceEvent};
-use secrecy::SecretString;
 
 use super::Problem;
 use super::documents::{SecretManifest, SecretName};
 use super::view::View;
-use crate::crd::SECRET_LABEL;
+use crate::crd::secret;
 
 type Values = BTreeMap<SecretName, Arc<SecretManifest>>;
 
@@ -125,8 +124,7 @@ impl ManifestSecrets {
             return Err(OpError::transient(Reason::SecretNotFound, detail));
         };
         if !secret.labelled {
-            let detail = format!("Secret `{key}` is not for proxies: label it {SECRET_LABEL}: \"true\"");
-            return Err(OpError::permanent(Reason::SecretNotLabelled, detail));
+            return Err(secret::not_labelled(key));
         }
         Ok(Arc::clone(secret))
     }
@@ -134,16 +132,9 @@ impl ManifestSecrets {
 
 #[async_trait]
 impl Secrets for ManifestSecrets {
-    async fn credentials(&self, namespace: &str, secret: &SecretRef) -> Result<Credentials, OpError> {
-        let manifest = self.labelled(namespace, &secret.name)?;
-        let whose = format!("{namespace}/{}", secret.name);
-        let username = text(&manifest, &whose, "username")?;
-        if username.contains(':') {
-            let detail = format!("Secret `{whose}`: `username` has a `:`, which ends a user name in HTTP");
-            return Err(OpError::permanent(Reason::SecretInvalid, detail));
-        }
-        let password = text(&manifest, &whose, "password")?;
-        Ok(Credentials { username: username.into(), password: Arc::new(SecretString::from(password)) })
+    async fn credentials(&self, namespace: &str, named: &SecretRef) -> Result<Credentials, OpError> {
+        let manifest = self.labelled(namespace, &named.name)?;
+        secret::credentials(&manifest.values, &format!("{namespace}/{}", named.name))
     }
 
     async fn user_data(&self, namespace: &str, cloud_init: &CloudInit) -> Result<SecretBytes, OpError> {
@@ -151,30 +142,10 @@ impl Secrets for ManifestSecrets {
             CloudInit::Inline(text) => Ok(SecretBytes(text.as_bytes().into())),
             CloudInit::Secret { name, key } => {
                 let manifest = self.labelled(namespace, name)?;
-                Ok(value(&manifest, &format!("{namespace}/{name}"), key)?.clone())
+                Ok(secret::value(&manifest.values, &format!("{namespace}/{name}"), key)?.clone())
             }
         }
     }
-}
-
-fn value<'s>(secret: &'s SecretManifest, whose: &str, key: &str) -> Result<&'s SecretBytes, OpError> {
-    let invalid = |what: &str| OpError::permanent(Reason::SecretInvalid, format!("Secret `{whose}`: {what}"));
-    let value = secret.values.get(key).ok_or_else(|| invalid(&format!("key `{key}` is missing: add it")))?;
-    if value.0.is_empty() { Err(invalid(&format!("key `{key}` is empty: give it a value"))) } else { Ok(value) }
-}
-
-fn text(secret: &SecretManifest, whose: &str, key: &str) -> Result<String, OpError> {
-    let invalid =
-        |what: &str| OpError::permanent(Reason::SecretInvalid, format!("Secret `{whose}`: key `{key}` {what}"));
-    let bytes = value(secret, whose, key)?;
-    let text = std::str::from_utf8(&bytes.0).map_err(|_| invalid("is not UTF-8 text"))?;
-    if text.ends_with('\n') {
-        return Err(invalid("ends with a line break: encode it with `printf %s` instead of `echo`"));
-    }
-    if text.chars().any(char::is_control) {
-        return Err(invalid("has control characters, which HTTP does not carry"));
-    }
-    Ok(text.to_owned())
 }
 
 #[cfg(test)]

@@ -303,7 +303,7 @@ async fn kubectl_explains_units_and_defaults() {
         ("ph.status.targets", ["in milliseconds", "every 5 minutes", "name of the host", "latest check succeeded"]),
     ] {
         // The server publishes the descriptions of a new kind a moment after the kind.
-        eventually("it is explained", async || plane.kubectl(&["explain", path]).ok).await;
+        eventually("it is explained", async || (plane.kubectl(&["explain", path]).ok).then_some(())).await;
         let said = plane.kubectl(&["explain", path]);
         // kubectl breaks lines where it likes.
         let text = said.out.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -4,21 +4,57 @@
 //! ([`plane::Plane::shared`]) and take a namespace of their own in it; a test that breaks the plane starts its own.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "all of this is test code, also outside test functions")]
+#![allow(dead_code, reason = "what is shared with the tests of the real binary is not all used here")]
 
 use std::time::{Duration, Instant};
 
 mod plane;
+
+// One operator as a process, its HTTP, its Squids: as in the tests of the real binary.
+#[path = "../e2e/api.rs"]
+mod api;
+#[path = "../e2e/log.rs"]
+mod log;
+#[path = "../e2e/manifest.rs"]
+mod manifest;
+#[path = "../e2e/operator.rs"]
+mod operator;
 #[path = "../e2e/ports.rs"]
 mod ports;
+#[path = "../e2e/site.rs"]
+mod site;
+#[path = "../e2e/squids.rs"]
+mod squids;
+#[path = "../e2e/target.rs"]
+mod target;
 
 mod crd;
 mod kit;
+mod life;
 
-/// Looks until it is so; fails the test after a minute.
-async fn eventually(what: &str, look: impl AsyncFn() -> bool) {
+/// Long enough that only a defect reaches it, also where many tests share two processors.
+const AMPLE: Duration = Duration::from_mins(1);
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Looks until there is something to see, and fails with `claim` if that takes longer than [`AMPLE`].
+async fn eventually<T>(claim: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begun = Instant::now();
-    while !look().await {
-        assert!(begun.elapsed() < Duration::from_mins(1), "{what}: not within a minute");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    loop {
+        if let Some(seen) = look().await {
+            return seen;
+        }
+        assert!(begun.elapsed() < AMPLE, "{claim}: not within {AMPLE:?}");
+        tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// Where Squid is. These tests run where the real parts are: a missing one is a failure.
+fn program(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
+    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
+    assert!(found.is_some(), "{name} is missing: install it (apt-get install {name})");
+    found
 }

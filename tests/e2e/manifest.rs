@@ -8,6 +8,7 @@ pub(crate) struct Manifest {
     attributes: Vec<(String, String)>,
     max_leases: u32,
     check: String,
+    namespace: String,
 }
 
 /// A Proxy of entry `local`, probed each second, with its own name as attribute `n`.
@@ -28,6 +29,7 @@ impl Manifest {
             attributes: vec![("n".into(), name.into())],
             max_leases: 1,
             check: "interval: 1s, timeout: 1s, failureThreshold: 2".into(),
+            namespace: "crawl".into(),
         }
     }
 
@@ -44,6 +46,10 @@ impl Manifest {
         Self { max_leases, ..self }
     }
 
+    pub(crate) fn namespace(self, namespace: &str) -> Self {
+        Self { namespace: namespace.into(), ..self }
+    }
+
     /// The inside of `healthCheck`.
     pub(crate) fn check(self, check: &str) -> Self {
         Self { check: check.into(), ..self }
@@ -52,9 +58,10 @@ impl Manifest {
     pub(crate) fn yaml(&self) -> String {
         let attributes: Vec<_> = self.attributes.iter().map(|(key, value)| format!("{key}: \"{value}\"")).collect();
         format!(
-            "---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata:\n  name: {}\n  namespace: crawl\n\
+            "---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata:\n  name: {}\n  namespace: {}\n\
              spec:\n  {}\n  attributes: {{{}}}\n  maxLeases: {}\n  healthCheck: {{{}}}\n",
             self.name,
+            self.namespace,
             self.flavor,
             attributes.join(", "),
             self.max_leases,

@@ -27,13 +27,14 @@ pub(crate) struct Launch<'a> {
     arguments: Vec<OsString>,
     environment: Vec<(&'static str, OsString)>,
     reads_log: bool,
+    in_cluster: bool,
 }
 
 impl<'a> Launch<'a> {
     pub(crate) fn new(site: &'a Site) -> Self {
         let probe_target = site.target.url();
         let (around, arguments, environment) = (Vec::new(), Vec::new(), Vec::new());
-        Self { site, around, probe_target, arguments, environment, reads_log: true }
+        Self { site, around, probe_target, arguments, environment, reads_log: true, in_cluster: false }
     }
 
     pub(crate) fn arg(mut self, argument: impl Into<OsString>) -> Self {
@@ -58,6 +59,11 @@ impl<'a> Launch<'a> {
     /// The binary and its arguments become the last arguments of this command.
     pub(crate) fn inside(self, command: &[&str]) -> Self {
         Self { around: command.iter().map(OsString::from).collect(), ..self }
+    }
+
+    /// Its Proxies are those of a cluster.
+    pub(crate) fn in_cluster(self, kubeconfig: &std::path::Path) -> Self {
+        Self { in_cluster: true, ..self }.env("KUBECONFIG", kubeconfig)
     }
 
     /// Nobody reads its stdout until it is asked for.
@@ -90,7 +96,8 @@ impl<'a> Launch<'a> {
             ("--log-format", "json".into()),
         ] {
             let given = self.arguments.iter().any(|argument| *argument == *flag);
-            line.extend((!given).then_some([flag.into(), value]).into_iter().flatten());
+            let fits = !(self.in_cluster && flag == "--standalone");
+            line.extend((fits && !given).then_some([flag.into(), value]).into_iter().flatten());
         }
         line.extend(self.arguments);
         let mut child = Command::new(&line[0])

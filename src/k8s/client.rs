@@ -1,0 +1,102 @@
+//! Where the cluster is, and the clients for it.
+//!
+//! Two kinds: one for calls and one for watches, as the limits of the one would cut the other. kube has no limit of
+//! reading by default and tries a call again up to 15 times; both are set here.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+
+use super::failure;
+
+/// The server ends each watch after this long.
+pub(super) const WATCH_FOR: Duration = Duration::from_secs(180);
+
+/// An answer that stalls longer between two bytes is not coming any more.
+const CALL_STALLS_AFTER: Duration = Duration::from_secs(20);
+
+/// Why there is no cluster. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error(
+        "no cluster: {0}; run in a pod, set KUBECONFIG to a readable kubeconfig, or pass --standalone DIR to run without one"
+    )]
+    NoCluster(String),
+    #[error("the cluster's client cannot be made: {0}; look at the certificates and the credentials of the kubeconfig")]
+    Client(String),
+    #[error(
+        "the cluster does not tell its id: {0}; allow `get` of the namespace kube-system (config/rbac has it), or pass --operator-id"
+    )]
+    NoId(String),
+    #[error("the operator's id cannot be made of cluster, namespace and name: {0}; pass --operator-id")]
+    OperatorId(String),
+}
+
+/// The clients of one runtime, and what to make more of them from.
+#[derive(Clone)]
+pub(super) struct Clients {
+    config: Config,
+    calls: Client,
+    watches: Client,
+}
+
+impl Clients {
+    /// In a pod the cluster that it runs in, else that of `KUBECONFIG` or `~/.kube/config`.
+    pub(super) async fn connect() -> Result<Self, ClusterError> {
+        let config = if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+            Config::incluster().map_err(|error| ClusterError::NoCluster(error.to_string()))?
+        } else {
+            let read = Kubeconfig::read().map_err(|error| ClusterError::NoCluster(error.to_string()))?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                .await
+                .map_err(|error| ClusterError::NoCluster(error.to_string()))?
+        };
+        Self::new(config)
+    }
+
+    pub(super) fn new(config: Config) -> Result<Self, ClusterError> {
+        let mut calls = config;
+        calls.default_retry = false;
+        calls.connect_timeout = Some(Duration::from_secs(5));
+        calls.read_timeout = Some(CALL_STALLS_AFTER);
+        calls.reset_reader_on_write = true;
+        let mut watches = calls.clone();
+        watches.read_timeout = Some(WATCH_FOR + Duration::from_secs(20));
+        Ok(Self { calls: client(&calls)?, watches: client(&watches)?, config: calls })
+    }
+
+    pub(super) fn calls(&self) -> &Client {
+        &self.calls
+    }
+
+    pub(super) fn watches(&self) -> &Client {
+        &self.watches
+    }
+
+    /// One more for calls, with connections of its own on the runtime that this is called on.
+    pub(super) fn another(&self) -> Result<Client, ClusterError> {
+        client(&self.config)
+    }
+
+    pub(super) fn default_namespace(&self) -> &str {
+        &self.config.default_namespace
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.config.cluster_url.to_string()
+    }
+
+    /// The uid of `kube-system`: the usual name for a cluster that has none.
+    pub(super) async fn cluster_uid(&self) -> Result<String, ClusterError> {
+        let namespaces: Api<Namespace> = Api::all(self.calls.clone());
+        let found = failure::call("read the namespace kube-system", namespaces.get_metadata("kube-system")).await;
+        let found = found.map_err(|error| ClusterError::NoId(error.detail))?;
+        found.metadata.uid.ok_or_else(|| ClusterError::NoId("the namespace kube-system has no uid".to_owned()))
+    }
+}
+
+fn client(config: &Config) -> Result<Client, ClusterError> {
+    Client::try_from(config.clone()).map_err(|error| ClusterError::Client(error.to_string()))
+}

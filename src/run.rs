@@ -29,6 +29,7 @@ use crate::config::{Config, ConfigError, Mode};
 use crate::dns::Dns;
 use crate::echo;
 use crate::probe::TunnelProber;
+use crate::providers::kubernetes::Cluster;
 use crate::providers::squid_conf::Opening;
 use crate::server::{Admin, Check, Controls, LeaseApi, Limits, ManifestProblem, Tls, Tokens, checks_of, serve};
 use crate::standalone::{Options, Standalone, StandaloneError};
@@ -123,7 +124,7 @@ async fn supervise(
     };
     let openings: Vec<_> =
         Opening::probe_target(&config.health.target).into_iter().chain(config.echo_addr.map(Opening::echo)).collect();
-    let opener = open::Opener { state_dir: mode.state_dir.clone(), openings };
+    let opener = open::Opener { state_dir: mode.state_dir.clone(), openings, cluster: Cluster::inferred() };
     let entries = opener.open(&config.providers.entries);
     let operator = Operator::wire(&env, &ports, entries, &settings(&config, &standalone, edge.clone()));
     let handles = operator.handles.clone();

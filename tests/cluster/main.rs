@@ -13,6 +13,7 @@ mod ports;
 
 mod crd;
 mod kit;
+mod pods;
 
 /// Looks until it is so; fails the test after a minute.
 async fn eventually(what: &str, look: impl AsyncFn() -> bool) {

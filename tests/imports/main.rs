@@ -76,7 +76,8 @@ const ALONE: &str = "
     ractor                                 <- actors::kit
     axum                                   <- root::server, root::echo, root::run
     tower, tower_http, hyper_util          <- root::server, root::echo
-    kube, schemars                         <- root::crd
+    kube                                   <- root::crd, root::providers::kubernetes
+    schemars                               <- root::crd
     hickory_resolver                       <- root::dns
     redb                                   <- root::standalone
     clap                                   <- root::args

@@ -1,6 +1,6 @@
 //! Provider `kubernetes`: a Squid pod per Proxy in one namespace.
 //!
-//! Owns, per instance, a Pod, a ConfigMap with the generated configuration, a Secret where credentials are asked for, and
+//! Owns, per instance, a Pod, a `ConfigMap` with the generated configuration, a Secret where credentials are asked for, and
 //! a `NetworkPolicy` where the entry names the namespaces that may come in. All four have one name, which follows from the
 //! Proxy's name and uid ([`mark`]), and carry the owner mark. Spoken to by the host actor through [`Backend`]. Never keeps
 //! an instance in memory, and never touches an object without our mark on it, read at that time.
@@ -10,7 +10,7 @@
 //! create   ConfigMap -> Secret -> NetworkPolicy -> Pod        a Pod that is there has all that it needs
 //! delete   Pod -> (seen gone) -> Secret -> NetworkPolicy -> ConfigMap
 //! ```
-//! The ConfigMap is so the first trace of an instance and the last. Where it stands alone, an earlier call was cut: such
+//! The `ConfigMap` is so the first trace of an instance and the last. Where it stands alone, an earlier call was cut: such
 //! a half instance is told as stopped, is deleted, and made anew. The policy stays until the Pod is seen gone, so that a
 //! Squid that is ending is open to nobody either. There are no owner references: nothing in this namespace could own
 //! them before the Pod exists, and the Proxy lives in another one, over which they are not allowed (fault 109).
@@ -28,6 +28,7 @@ use egress_actors::domain::id::OperatorId;
 use egress_actors::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
 use egress_actors::ports::Backend;
 
+use self::manifest::Current;
 use crate::config::providers::KubernetesEntry;
 use crate::providers::squid_conf::Opening;
 
@@ -65,21 +66,25 @@ pub struct KubernetesBackend {
 struct Site {
     entry: KubernetesEntry,
     openings: Vec<Opening>,
+    current: Current,
     cluster: Cluster,
 }
 
 impl KubernetesBackend {
     /// `targets` are the operator's own probe targets: allowed by themselves, beside the entry's `allowDestinations`.
     pub fn new(entry: KubernetesEntry, cluster: Cluster, targets: impl IntoIterator<Item = Opening>) -> Self {
-        let openings = entry.allow_destinations.iter().copied().map(Opening::destination).chain(targets).collect();
-        Self { site: Arc::new(Site { entry, openings, cluster }) }
+        let openings: Vec<_> =
+            entry.allow_destinations.iter().copied().map(Opening::destination).chain(targets).collect();
+        let current = Current::of(&entry, &openings);
+        Self { site: Arc::new(Site { entry, openings, current, cluster }) }
     }
 }
 
 #[async_trait]
 impl Backend for KubernetesBackend {
     async fn create(&self, spec: &InstanceSpec) -> Result<Instance, OpError> {
-        create::create(&self.site, spec).await
+        // Boxed, as the state of a create holds every object of it.
+        Box::pin(create::create(&self.site, spec)).await
     }
 
     async fn get(&self, mark: &OwnerMark) -> Result<Instance, OpError> {

@@ -1,4 +1,4 @@
-//! Create: ConfigMap, Secret, policy, and the pod last. What an earlier call made is kept, or put right.
+//! Create: `ConfigMap`, Secret, policy, and the pod last. What an earlier call made is kept, or put right.
 
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::instance::{Credentials, Instance, InstanceSpec, OwnerMark};
@@ -24,7 +24,7 @@ pub(super) async fn create(site: &Site, spec: &InstanceSpec) -> Result<Instance,
         ensure(&calls, mark, policy, |found: &NetworkPolicy| found.spec == policy.spec).await?;
     }
     match calls.create(&manifest.pod).await? {
-        Made::New(pod) => Ok(reading::instance(&pod, &site.entry, generated)),
+        Made::New(pod) => Ok(reading::instance(&pod, &site.entry, &site.current, generated)),
         // Another call of ours, or somebody else, was faster.
         Made::Taken => match calls.get::<Pod>(&manifest.name).await? {
             Some(pod) => resumed(site, &calls, &manifest, spec, &pod).await,
@@ -80,8 +80,8 @@ async fn existing<K: Kind>(calls: &Calls<'_>, mark: &OwnerMark, name: &str) -> R
 
 fn in_place_of<K: Kind>(found: &K, wanted: &K) -> K {
     let mut wanted = wanted.clone();
-    wanted.meta_mut().resource_version = found.meta().resource_version.clone();
-    wanted.meta_mut().uid = found.meta().uid.clone();
+    wanted.meta_mut().resource_version.clone_from(&found.meta().resource_version);
+    wanted.meta_mut().uid.clone_from(&found.meta().uid);
     wanted
 }
 

@@ -77,12 +77,11 @@ fn refused(doing: &str, effect: Effect, status: &Status) -> OpError {
         404 if names_a_namespace(status) => {
             told(Class::Permanent, Reason::NamespaceNotFound, "create it, or correct `namespace` of the entry")
         }
-        409 => told(Class::Transient, Reason::APIError, ""),
         410 => told(Class::Transient, Reason::APIError, "the list took too long and is begun anew"),
         400 | 413 | 415 | 422 => told(Class::Permanent, Reason::ConfigInvalid, ""),
-        // Not taken in: there was no effect.
-        429 | 503 => told(Class::Transient, Reason::APIError, ""),
-        500.. => told(unseen(effect), Reason::APIError, ""),
+        // 503 is said instead of an effect, not after one.
+        500.. if status.code != 503 => told(unseen(effect), Reason::APIError, ""),
+        // Too many at once (429), somebody else at the same time (409), and what is new to us.
         _ => told(Class::Transient, Reason::APIError, ""),
     }
 }

@@ -36,7 +36,7 @@ pub(super) async fn instance(site: &Site, calls: &Calls<'_>, pod: &Pod) -> Resul
         let secret = calls.get::<Secret>(&pod.name_any()).await?;
         generated = secret.filter(|secret| is_of_one(secret, pod)).as_ref().and_then(manifest::generated);
     }
-    Ok(reading::instance(pod, &site.entry, generated))
+    Ok(reading::instance(pod, &site.entry, &site.current, generated))
 }
 
 fn is_of_one(secret: &Secret, pod: &Pod) -> bool {
@@ -82,7 +82,7 @@ pub(super) async fn list(site: &Site, operator: &OperatorId) -> Result<Vec<Liste
     let mut listed: Vec<Listed> = pods
         .into_iter()
         .map(|(mark, pod)| {
-            let instance = reading::instance(&pod, entry, generated.remove(&mark.uid));
+            let instance = reading::instance(&pod, entry, &site.current, generated.remove(&mark.uid));
             Listed { mark, instance }
         })
         .collect();

@@ -70,6 +70,41 @@ impl Asked {
     }
 }
 
+/// The notes that pods would get now, to tell those that run with an older configuration.
+#[derive(Debug)]
+pub(super) struct Current {
+    auth: Auth,
+    open: String,
+    guarded: String,
+}
+
+impl Current {
+    pub(super) fn of(entry: &KubernetesEntry, openings: &[Opening]) -> Self {
+        let note = |asked| note(entry, openings, asked);
+        Self { auth: entry.auth, open: note(Asked::Nothing), guarded: note(Asked::Given) }
+    }
+
+    /// In which way a pod is not what would be made now. One without a note is of another version: it cannot be compared.
+    pub(super) fn differs(&self, pod: &core::Pod) -> Option<&'static str> {
+        let written = pod.metadata.annotations.as_ref()?.get(CONFIG)?;
+        let (asked, note) = match (Asked::of(pod), self.auth) {
+            // That is for the Proxy to say, not for the entry.
+            (Asked::Given, _) => (Asked::Given, &self.guarded),
+            (Asked::Nothing | Asked::Generated, Auth::Generated) => (Asked::Generated, &self.guarded),
+            (Asked::Nothing | Asked::Generated, Auth::None) => (Asked::Nothing, &self.open),
+        };
+        if asked != Asked::of(pod) {
+            Some("it asks for credentials, or does not, as `auth` said when it was made")
+        } else if written != note {
+            Some(
+                "its squid.conf has other rules than `allowDestinations`, the probe target and this version would make",
+            )
+        } else {
+            None
+        }
+    }
+}
+
 /// All that one instance needs but its Secret, whose content is made with the object.
 #[derive(Debug)]
 pub(super) struct Manifest {
@@ -114,11 +149,11 @@ impl Manifest {
             annotations: Some(mark::annotations(&spec.mark)),
             ..ObjectMeta::default()
         };
-        let conf = conf(entry, openings, asked, spec);
+        let conf = conf(entry, openings, asked, spec.mark.key.as_str(), spec.port);
         let mut pod_meta = meta.clone();
         let notes = pod_meta.annotations.get_or_insert_default();
         notes.insert(CREDENTIALS.to_owned(), asked.as_str().to_owned());
-        notes.insert(CONFIG.to_owned(), mark::hash(&conf, 8));
+        notes.insert(CONFIG.to_owned(), note(entry, openings, asked));
         let config_map = core::ConfigMap {
             metadata: meta.clone(),
             data: Some(BTreeMap::from([(CONF.to_owned(), conf)])),
@@ -175,12 +210,12 @@ fn choice<'a, T>(
     })
 }
 
-fn conf(entry: &KubernetesEntry, openings: &[Opening], asked: Asked, spec: &InstanceSpec) -> String {
+fn conf(entry: &KubernetesEntry, openings: &[Opening], asked: Asked, about: &str, port: u16) -> String {
     let passwords = Path::new(AUTH_DIR).join(PASSWORDS);
     let auth = BasicAuth { helper: Path::new(&entry.auth_helper), passwords: &passwords };
     SquidConf {
-        about: spec.mark.key.as_str(),
-        listen: (std::net::Ipv4Addr::UNSPECIFIED, spec.port).into(),
+        about,
+        listen: (std::net::Ipv4Addr::UNSPECIFIED, port).into(),
         openings,
         auth: (asked != Asked::Nothing).then_some(auth),
         // With `-d 1` Squid says to standard error what it has to say, which is where the kubelet reads its last words.
@@ -188,6 +223,11 @@ fn conf(entry: &KubernetesEntry, openings: &[Opening], asked: Asked, spec: &Inst
         user: None,
     }
     .render()
+}
+
+/// Of what is the same for all instances of an entry.
+fn note(entry: &KubernetesEntry, openings: &[Opening], asked: Asked) -> String {
+    mark::hash(&conf(entry, openings, asked, "", 0), 8)
 }
 
 fn pod_spec(
@@ -228,7 +268,7 @@ fn pod_spec(
         let size_limit = Some(Quantity(most.to_owned()));
         volumes.push(core::Volume {
             name: name.to_owned(),
-            empty_dir: Some(core::EmptyDirVolumeSource { size_limit, medium: None, ..Default::default() }),
+            empty_dir: Some(core::EmptyDirVolumeSource { size_limit, medium: None }),
             ..core::Volume::default()
         });
         mounts.push(mount(name, path, false));

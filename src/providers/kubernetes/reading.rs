@@ -11,7 +11,7 @@ use egress_actors::domain::reason::Reason;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::manifest::{Asked, CONTAINER};
+use super::manifest::{Asked, CONTAINER, Current};
 use crate::config::providers::KubernetesEntry;
 use crate::providers::squid_words::words_of_squid;
 
@@ -19,7 +19,12 @@ use crate::providers::squid_words::words_of_squid;
 const WORDS_MAX: usize = 400;
 
 /// The instance that a pod of ours is. `generated` is what its Secret has.
-pub(super) fn instance(pod: &Pod, entry: &KubernetesEntry, generated: Option<Credentials>) -> Instance {
+pub(super) fn instance(
+    pod: &Pod,
+    entry: &KubernetesEntry,
+    current: &Current,
+    generated: Option<Credentials>,
+) -> Instance {
     let (mut state, mut complaint) = state(pod);
     let asks = Asked::of(pod) == Asked::Generated;
     if asks && generated.is_none() && state != InstanceState::Deleting {
@@ -32,6 +37,7 @@ pub(super) fn instance(pod: &Pod, entry: &KubernetesEntry, generated: Option<Cre
         state,
         endpoint: (state == InstanceState::Running).then(|| endpoint(pod)).flatten(),
         generated: generated.filter(|_| asks),
+        outdated: (state == InstanceState::Running).then(|| current.differs(pod)).flatten().map(Into::into),
         created_at: created_at(&pod.metadata),
         complaint,
     }
@@ -44,6 +50,7 @@ pub(super) fn half(meta: &ObjectMeta, entry: &KubernetesEntry) -> Instance {
         state: InstanceState::Stopped,
         endpoint: None,
         generated: None,
+        outdated: None,
         created_at: created_at(meta),
         complaint: complain(Reason::InstanceStopped, "its ConfigMap is there and its pod is not"),
     }

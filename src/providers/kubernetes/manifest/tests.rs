@@ -182,12 +182,20 @@ fn a_password_is_kept_only_where_we_made_it_and_shows_nowhere_else() {
 }
 
 #[test]
-fn another_configuration_is_another_note_on_the_pod() {
-    let note = |openings: &[Opening]| {
-        let manifest = Manifest::of(&entry(""), openings, None, &spec()).expect("a manifest");
-        manifest.pod.metadata.annotations.expect("notes")[CONFIG].clone()
-    };
-    let open = Opening::destination("10.0.0.1".parse().expect("a destination"));
-    assert_eq!(note(&[]), note(&[]));
-    assert_ne!(note(&[]), note(&[open]));
+fn a_pod_that_runs_with_an_older_configuration_is_told_in_which_way() {
+    let open = || [Opening::destination("10.0.0.1".parse().expect("a destination"))];
+    let differs =
+        |pod: &core::Pod, fields: &str, openings: &[Opening]| Current::of(&entry(fields), openings).differs(pod);
+    let guarded = made("", &InstanceSpec { port: 8080, ..spec() }).pod;
+    assert_eq!(differs(&guarded, "", &[]), None, "name and port are the Proxy's");
+    assert!(differs(&guarded, "", &open()).expect("words").contains("`allowDestinations`"));
+    assert!(differs(&guarded, "auth: none", &[]).expect("words").contains("`auth`"));
+    let own = made("", &InstanceSpec { credentials: Some(given()), ..spec() }).pod;
+    assert_eq!(differs(&own, "auth: none", &[]), None, "the Proxy says so");
+    let plain = made("auth: none", &spec()).pod;
+    assert_eq!(differs(&plain, "auth: none", &[]), None);
+    assert!(differs(&plain, "", &[]).is_some());
+    let mut unknown = plain;
+    unknown.metadata.annotations.as_mut().expect("notes").remove(CONFIG);
+    assert_eq!(differs(&unknown, "auth: none", &open()), None, "what cannot be compared is not told");
 }

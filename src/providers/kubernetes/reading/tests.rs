@@ -14,6 +14,10 @@ fn entry() -> KubernetesEntry {
     }
 }
 
+fn read(pod: &Pod, generated: Option<Credentials>) -> Instance {
+    instance(pod, &entry(), &Current::of(&entry(), &[]), generated)
+}
+
 /// A pod of ours that asks for nothing, with this status.
 fn pod(status: &Value) -> Pod {
     serde_json::from_value(json!({
@@ -44,6 +48,9 @@ fn terminated(code: i32, reason: &str, message: &str) -> Value {
     json!({"terminated": {"exitCode": code, "reason": reason, "message": message}})
 }
 
+/// What happens, the status, and what is read of it.
+type Row = (&'static str, Value, InstanceState, Option<(Reason, &'static str)>);
+
 fn with(mut status: Value, condition: &Value) -> Value {
     status["conditions"] = json!([condition]);
     status
@@ -57,7 +64,7 @@ fn each_status_has_its_state_and_its_words() {
     let log = "2026/12/02 07:20:14| Processing: x\n2026/12/02 07:20:14| FATAL: Bungled squid.conf line 8: acl x\nMaximum Resident Size: 54528 KB\n";
     let said = "FATAL: Bungled squid.conf line 8: acl x";
     let unschedulable = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient cpu."});
-    let rows: Vec<(&str, Value, InstanceState, Option<(Reason, &str)>)> = vec![
+    let rows: Vec<Row> = vec![
         ("just made", none.clone(), Starting, None),
         ("not scheduled yet", json!({"phase": "Pending"}), Starting, None),
         (
@@ -184,18 +191,18 @@ fn each_status_has_its_state_and_its_words() {
         ("ended", json!({"phase": "Succeeded"}), Stopped, Some((R::InstanceStopped, "nobody asked"))),
     ];
     for (name, status, state, complaint) in rows {
-        let read = instance(&pod(&status), &entry(), None);
-        assert_eq!(read.state, state, "{name}");
-        let told = read.complaint.as_ref().map(|c| (c.reason, &*c.detail));
-        match (told, complaint) {
+        let told = read(&pod(&status), None);
+        assert_eq!(told.state, state, "{name}");
+        let said = told.complaint.as_ref().map(|c| (c.reason, &*c.detail));
+        match (said, complaint) {
             (None, None) => {}
             (Some((is, words)), Some((reason, part))) => {
                 assert!(is == reason && words.contains(part), "{name}: {is}: {words}");
                 assert!(!words.ends_with('.'), "{name}: {words}");
             }
-            (told, wanted) => panic!("{name}: {told:?}, not {wanted:?}"),
+            (said, wanted) => panic!("{name}: {said:?}, not {wanted:?}"),
         }
-        assert_eq!(read.endpoint.is_some(), state == Running, "{name}");
+        assert_eq!(told.endpoint.is_some(), state == Running, "{name}");
     }
 }
 
@@ -204,7 +211,7 @@ fn the_words_do_not_change_with_each_restart() {
     let at = |count: i64, back_off: &str| {
         let mut status = waiting("CrashLoopBackOff", back_off, &terminated(1, "Error", "FATAL: x"));
         status["containerStatuses"][0]["restartCount"] = json!(count);
-        instance(&pod(&status), &entry(), None).complaint
+        read(&pod(&status), None).complaint
     };
     assert_eq!(at(1, "back-off 10s restarting"), at(7, "back-off 5m0s restarting"));
 }
@@ -216,9 +223,9 @@ fn a_pod_that_goes_is_deleting_and_says_who_takes_it() {
         &json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}),
     ));
     leaving.metadata.deletion_timestamp = leaving.metadata.creation_timestamp.clone();
-    let read = instance(&leaving, &entry(), None);
-    assert_eq!((read.state, &read.endpoint), (InstanceState::Deleting, &None));
-    assert_eq!(read.complaint.expect("words").reason, Reason::Evicted);
+    let told = read(&leaving, None);
+    assert_eq!((told.state, &told.endpoint), (InstanceState::Deleting, &None));
+    assert_eq!(told.complaint.expect("words").reason, Reason::Evicted);
 }
 
 #[test]
@@ -228,18 +235,18 @@ fn the_address_is_the_pods_of_either_family_and_nothing_else() {
     {
         let mut status = running();
         status["podIP"] = json!(ip);
-        let read = instance(&pod(&status), &entry(), None);
-        assert_eq!(read.endpoint.map(|endpoint| endpoint.to_string()).as_deref(), url);
+        let told = read(&pod(&status), None);
+        assert_eq!(told.endpoint.map(|endpoint| endpoint.to_string()).as_deref(), url);
     }
 }
 
 #[test]
 fn a_pod_that_takes_anothers_name_is_another_instance() {
-    let first = instance(&pod(&running()), &entry(), None);
+    let first = read(&pod(&running()), None);
     assert_eq!(&*first.provider_id, "kubernetes://pods/pods/crawl-proxies/px-1-abc/pod-uid");
     let mut second = pod(&running());
     second.metadata.uid = Some("pod-uid-2".to_owned());
-    assert_ne!(instance(&second, &entry(), None).provider_id, first.provider_id);
+    assert_ne!(read(&second, None).provider_id, first.provider_id);
     assert!(first.created_at.is_some());
 }
 
@@ -248,11 +255,11 @@ fn without_its_generated_credentials_an_instance_is_of_no_use() {
     let mut asks = pod(&running());
     let notes = asks.metadata.annotations.as_mut().expect("annotations");
     notes.insert("crawl.example.com/credentials".to_owned(), "generated".to_owned());
-    let read = instance(&asks, &entry(), None);
-    assert_eq!((read.state, read.complaint.expect("words").reason), (InstanceState::Stopped, Reason::SecretNotFound));
+    let told = read(&asks, None);
+    assert_eq!((told.state, told.complaint.expect("words").reason), (InstanceState::Stopped, Reason::SecretNotFound));
     let credentials = Credentials { username: "u".into(), password: Arc::new(SecretString::from("p")) };
-    let read = instance(&asks, &entry(), Some(credentials.clone()));
-    assert_eq!((read.state, read.generated), (InstanceState::Running, Some(credentials.clone())));
+    let told = read(&asks, Some(credentials.clone()));
+    assert_eq!((told.state, told.generated), (InstanceState::Running, Some(credentials.clone())));
     // What it does not ask for is not handed out.
-    assert_eq!(instance(&pod(&running()), &entry(), Some(credentials)).generated, None);
+    assert_eq!(read(&pod(&running()), Some(credentials)).generated, None);
 }

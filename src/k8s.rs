@@ -84,9 +84,9 @@ impl Cluster {
         &self.identity
     }
 
-    /// The client for backends that make pods.
-    pub fn client(&self) -> kube::Client {
-        self.clients.calls().clone()
+    /// A client for backends that make pods: their calls may be many, and stand in nobody's way.
+    pub fn another_client(&self) -> Result<kube::Client, ClusterError> {
+        self.clients.another()
     }
 
     /// The server, for people.

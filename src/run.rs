@@ -116,7 +116,7 @@ async fn supervise(
     let ports = world.ports(Arc::new(TunnelProber::new(Dns::system(), &[])?));
     let openings: Vec<_> =
         Opening::probe_target(&config.health.target).into_iter().chain(config.echo_addr.map(Opening::echo)).collect();
-    let opener = open::Opener { state_dir: world::state_dir(&config.mode)?, openings };
+    let opener = open::Opener { state_dir: world::state_dir(&config.mode)?, openings, cluster: world.pods()? };
     let entries = opener.open(&config.providers.entries);
     let operator = Operator::wire(&env, &ports, entries, &settings(&config, &world, edge.clone()));
     let handles = operator.handles.clone();

@@ -64,6 +64,7 @@ fn live_once(desired: &Desired, settings: &Settings, now: Now) -> Observed {
         generated: None,
         outdated: None,
         created_at: None,
+        complaint: None,
     };
     seen.on_create(Ok(instance), now);
     turn(desired, &mut seen, settings, now);

@@ -16,6 +16,9 @@ use sha2::{Digest, Sha256};
 
 mod destination;
 mod file;
+mod kubernetes;
+
+pub use self::kubernetes::{Effect, KubernetesEntry, Operator, PodSize, PullPolicy, Resources, Toleration};
 
 /// More than any config of sense; a file that never ends must not fill the memory.
 const LARGEST_FILE: u64 = 1024 * 1024;
@@ -24,6 +27,7 @@ const LARGEST_FILE: u64 = 1024 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     Process(ProcessEntry),
+    Kubernetes(Box<KubernetesEntry>),
 }
 
 /// An entry of type `process`: Squid children on this machine.
@@ -76,6 +80,7 @@ impl Entry {
     pub fn name(&self) -> &ProviderName {
         match self {
             Self::Process(entry) => &entry.name,
+            Self::Kubernetes(entry) => &entry.name,
         }
     }
 
@@ -83,19 +88,19 @@ impl Entry {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Process(_) => "process",
+            Self::Kubernetes(_) => "kubernetes",
         }
     }
 
     /// Changes when the entry's meaning does: not with comments, the order of fields or of destinations.
     pub fn revision(&self) -> u64 {
-        let normal = match self {
-            Self::Process(entry) => {
-                let mut entry = entry.clone();
-                entry.allow_destinations.sort_unstable_by_key(|d| (d.net, d.port));
-                entry.allow_destinations.dedup();
-                Self::Process(entry)
-            }
+        let mut normal = self.clone();
+        let destinations = match &mut normal {
+            Self::Process(entry) => &mut entry.allow_destinations,
+            Self::Kubernetes(entry) => &mut entry.allow_destinations,
         };
+        destinations.sort_unstable_by_key(|d| (d.net, d.port));
+        destinations.dedup();
         // An entry holds file names, never the secrets in them, so its `Debug` is its whole content.
         let digest = Sha256::digest(format!("{normal:?}"));
         digest.iter().take(8).fold(0, |sum, byte| (sum << 8) | u64::from(*byte))

@@ -153,7 +153,12 @@ impl SquidConf<'_> {
 
     fn write(&self, out: &mut String) -> fmt::Result {
         writeln!(out, "# Squid for {}, written by egress-proxies-operator: edits are lost.", self.about)?;
-        writeln!(out, "http_port {}", self.listen)?;
+        if self.listen.ip().is_unspecified() {
+            // Without an address Squid listens on all of them, of both families where the machine has both.
+            writeln!(out, "http_port {}", self.listen.port())?;
+        } else {
+            writeln!(out, "http_port {}", self.listen)?;
+        }
         writeln!(out, "cache_log {}", self.cache_log.display())?;
         if let Some(user) = self.user {
             writeln!(out, "cache_effective_user {user}")?;

@@ -7,6 +7,7 @@ use egress_actors::domain::id::HostName;
 use egress_actors::ports::{HostEntry, ProviderEntry};
 
 use crate::config::providers::{Auth, Entry};
+use crate::providers::kubernetes::{self, Cluster, KubernetesBackend};
 use crate::providers::process::{ADDRESS_TIMEOUT, ProcessBackend, SETTLE, SLOTS};
 use crate::providers::squid_conf::Opening;
 
@@ -16,6 +17,8 @@ pub(super) struct Opener {
     pub(super) state_dir: PathBuf,
     /// Destinations that our own Squids may reach without an entry's word: the operator's probe targets.
     pub(super) openings: Vec<Opening>,
+    /// Where pods are made.
+    pub(super) cluster: Cluster,
 }
 
 impl Opener {
@@ -42,6 +45,24 @@ impl Opener {
                     settle: SETTLE,
                     address_timeout: ADDRESS_TIMEOUT,
                     may_generate_credentials: process.auth == Auth::Generated,
+                }
+            }
+            Entry::Kubernetes(pods) => {
+                let targets = self.openings.iter().cloned();
+                let backend = KubernetesBackend::new((**pods).clone(), self.cluster.clone(), targets);
+                ProviderEntry {
+                    name: pods.name.clone(),
+                    kind: "kubernetes",
+                    revision: entry.revision(),
+                    hosts: vec![HostEntry {
+                        name: HostName::parse(pods.name.as_str()).expect("both names have the same pattern"),
+                        capacity: None,
+                        slots: kubernetes::SLOTS,
+                        backend: Arc::new(backend),
+                    }],
+                    settle: kubernetes::SETTLE,
+                    address_timeout: kubernetes::ADDRESS_TIMEOUT,
+                    may_generate_credentials: pods.auth == Auth::Generated,
                 }
             }
         }

@@ -18,6 +18,7 @@ use super::StartError;
 use crate::args::OnExit;
 use crate::config::{self, Config, Mode};
 use crate::k8s::{Cluster, Identity};
+use crate::providers::kubernetes;
 use crate::server::{Check, ManifestProblem};
 use crate::standalone::{Options, Problem, Standalone};
 
@@ -87,6 +88,17 @@ impl World {
                 u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
             }
         }
+    }
+
+    /// Where the provider `kubernetes` makes its pods.
+    pub(super) fn pods(&self) -> Result<kubernetes::Cluster, StartError> {
+        Ok(match self {
+            Self::Directory(..) => kubernetes::Cluster::inferred(),
+            Self::Cluster(cluster, _) => {
+                let namespace = cluster.identity().pod.as_ref().map(|_| cluster.identity().namespace.to_string());
+                kubernetes::Cluster::of(cluster.another_client()?, namespace)
+            }
+        })
     }
 
     /// What has to run for the ports to work.

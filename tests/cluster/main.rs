@@ -31,6 +31,7 @@ mod target;
 mod crd;
 mod kit;
 mod life;
+mod pods;
 
 /// Long enough that only a defect reaches it, also where many tests share two processors.
 const AMPLE: Duration = Duration::from_mins(1);

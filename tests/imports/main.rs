@@ -53,6 +53,8 @@ const ROOT: &str = "
 
     crd        <- actors::domain, actors::ports
     standalone <- actors::domain, actors::ports, actors::names, crd
+    k8s        <- actors::domain, actors::ports, actors::names, crd
+    k8s        <- actors::kit::supervisor, actors::kit::task   -- its writer of events is a supervised task
     dns        <- actors::domain, actors::names
     echo       <- nothing
     probe      <- actors::domain, actors::ports, actors::names, dns, echo::EXIT_ADDRESS
@@ -76,7 +78,8 @@ const ALONE: &str = "
     ractor                                 <- actors::kit
     axum                                   <- root::server, root::echo, root::run
     tower, tower_http, hyper_util          <- root::server, root::echo
-    kube, schemars                         <- root::crd
+    kube                                   <- root::crd, root::k8s, root::providers::kubernetes
+    schemars                               <- root::crd
     hickory_resolver                       <- root::dns
     redb                                   <- root::standalone
     clap                                   <- root::args

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use super::desired::{Endpoint, Placement};
 use super::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
+use super::reason::Reason;
 use secrecy::SecretString;
 
 /// Written into the backend's own metadata with the create itself; read again before each delete.
@@ -84,6 +85,17 @@ pub struct Instance {
     pub outdated: Option<Arc<str>>,
     /// When the backend made it, if it knows.
     pub created_at: Option<SystemTime>,
+    /// Why it does not run, or not well, in the backend's words.
+    pub complaint: Option<Complaint>,
+}
+
+/// What a backend says is wrong with an instance. It goes into the status: no counters and no times in it, or it would be
+/// written again at every look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    pub reason: Reason,
+    /// For people: lower case, no full stop, never a secret.
+    pub detail: Arc<str>,
 }
 
 /// One row of a complete listing.

@@ -125,6 +125,20 @@ reasons! {
     ImageDigestMismatch,
     ImageFormatUnsupported,
     Wedged,
+    /// The namespace of the entry does not exist, or is going away.
+    NamespaceNotFound,
+    /// No node takes the pod.
+    Unschedulable,
+    /// The container's image cannot be had.
+    ImagePullFailed,
+    /// The program in the instance ends again and again; its last words are in the message.
+    CrashLooping,
+    /// Killed for taking more memory than its limit.
+    OOMKilled,
+    /// The node put the pod out.
+    Evicted,
+    /// The node that the pod runs on does not answer.
+    NodeLost,
     // Probes: the proxy's fault
     /// The proxy's host name does not resolve.
     ProxyNameNotResolved,

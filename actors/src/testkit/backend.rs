@@ -175,6 +175,7 @@ impl ScriptedHost {
             generated: None,
             outdated: None,
             created_at: Some(SystemTime::now()),
+            complaint: None,
         }
     }
 }

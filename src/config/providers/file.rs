@@ -15,10 +15,11 @@ use serde::de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::{Location, MessageFormatter, Spanned};
 
+use super::kubernetes::RawKubernetes;
 use super::{AllowedDestination, Auth, Entry, Loaded, ProcessEntry};
 
 /// Types that other versions of the operator have.
-const KNOWN_TYPES: &[&str] = &["kubernetes", "kvm", "kvm2", "gcp", "proxmox"];
+const KNOWN_TYPES: &[&str] = &["kvm", "kvm2", "gcp", "proxmox"];
 /// Ports that Linux hands out to outgoing connections by default (`ip_local_port_range`).
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
@@ -31,7 +32,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    fn new(place: Location, at: impl Into<String>, why: impl Into<String>) -> Self {
+    pub(super) fn new(place: Location, at: impl Into<String>, why: impl Into<String>) -> Self {
         Self { line: place.line().max(1), column: place.column().max(1), at: at.into(), why: why.into() }
     }
 }
@@ -79,15 +80,16 @@ fn kinds(text: &str) -> Result<Vec<Kind>, Refused> {
         let Some(word) = head.kind else { return Ok(Kind::Missing) };
         match word.value.as_str() {
             "process" => Ok(Kind::Process),
+            "kubernetes" => Ok(Kind::Kubernetes),
             known if KNOWN_TYPES.contains(&known) => Err(Refused::new(
                 word.referenced,
                 at,
-                format!("type `{known}` is not available in this version; this version has `process`"),
+                format!("type `{known}` is not available in this version; this version has `process` and `kubernetes`"),
             )),
             unknown => Err(Refused::new(
                 word.referenced,
                 at,
-                format!("unknown type `{unknown}`; the types are process, {}", KNOWN_TYPES.join(", ")),
+                format!("unknown type `{unknown}`; the types are process, kubernetes, {}", KNOWN_TYPES.join(", ")),
             )),
         }
     };
@@ -137,6 +139,7 @@ fn words(error: &serde_saphyr::Error) -> String {
 #[derive(Clone, Copy)]
 enum Kind {
     Process,
+    Kubernetes,
     /// The second look tells that `type` is missing, beside other missing fields.
     Missing,
 }
@@ -144,7 +147,8 @@ enum Kind {
 struct Raw(Vec<RawEntry>);
 
 enum RawEntry {
-    Process(Spanned<RawProcess>),
+    Process(Box<Spanned<RawProcess>>),
+    Kubernetes(Box<Spanned<RawKubernetes>>),
 }
 
 #[derive(Deserialize)]
@@ -165,12 +169,14 @@ impl RawEntry {
     fn place(&self) -> Location {
         match self {
             Self::Process(raw) => raw.value.name.referenced,
+            Self::Kubernetes(raw) => raw.value.name.referenced,
         }
     }
 
     fn check(self, at: &str, warnings: &mut Vec<String>) -> Result<Entry, Refused> {
         match self {
             Self::Process(raw) => raw.value.check(at, warnings).map(Entry::Process),
+            Self::Kubernetes(raw) => raw.value.check(at, warnings).map(|entry| Entry::Kubernetes(Box::new(entry))),
         }
     }
 }
@@ -194,35 +200,9 @@ impl RawProcess {
             Some(text) => parse_listen(&text.value).map_err(|why| refuse(text.referenced, "listen", why))?,
         };
         let ports = parse_ports(&self.ports.value).map_err(|why| refuse(self.ports.referenced, "ports", why))?;
-        let auth = match self.auth {
-            None => Auth::Generated,
-            Some(word) => match word.value.as_str() {
-                "none" => Auth::None,
-                "generated" => Auth::Generated,
-                other => {
-                    return Err(refuse(
-                        word.referenced,
-                        "auth",
-                        format!("`{other}` is neither `none` nor `generated`"),
-                    ));
-                }
-            },
-        };
-        let mut allow_destinations: Vec<AllowedDestination> = Vec::with_capacity(self.allow_destinations.len());
-        for (index, text) in self.allow_destinations.into_iter().enumerate() {
-            let destination: AllowedDestination = text
-                .value
-                .parse()
-                .map_err(|why| refuse(text.referenced, &format!("allowDestinations[{index}]"), why))?;
-            if destination.net.prefix_len() == 0 {
-                warnings.push(format!(
-                    "provider `{name}`: allowDestinations {destination} lets every client into private networks and this machine"
-                ));
-            }
-            if !allow_destinations.contains(&destination) {
-                allow_destinations.push(destination);
-            }
-        }
+        let auth = auth(self.auth, at)?;
+        let allow_destinations =
+            destinations(self.allow_destinations, at, &name, "private networks and this machine", warnings)?;
 
         if ports.start() <= EPHEMERAL.end() && ports.end() >= EPHEMERAL.start() {
             warnings.push(format!(
@@ -237,6 +217,43 @@ impl RawProcess {
         }
         Ok(ProcessEntry { name, binary, listen, ports, allow_destinations, auth })
     }
+}
+
+/// What a generated Squid asks of its clients; by default a user and password of its own.
+pub(super) fn auth(given: Option<Spanned<String>>, at: &str) -> Result<Auth, Refused> {
+    let Some(word) = given else { return Ok(Auth::Generated) };
+    match word.value.as_str() {
+        "none" => Ok(Auth::None),
+        "generated" => Ok(Auth::Generated),
+        other => {
+            let why = format!("`{other}` is neither `none` nor `generated`");
+            Err(Refused::new(word.referenced, format!("{at}.auth"), why))
+        }
+    }
+}
+
+/// `near` is what an open door would lead to.
+pub(super) fn destinations(
+    given: Vec<Spanned<String>>,
+    at: &str,
+    name: &ProviderName,
+    near: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<AllowedDestination>, Refused> {
+    let mut allowed: Vec<AllowedDestination> = Vec::with_capacity(given.len());
+    for (index, text) in given.into_iter().enumerate() {
+        let destination: AllowedDestination = text
+            .value
+            .parse()
+            .map_err(|why: String| Refused::new(text.referenced, format!("{at}.allowDestinations[{index}]"), why))?;
+        if destination.net.prefix_len() == 0 {
+            warnings.push(format!("provider `{name}`: allowDestinations {destination} lets every client into {near}"));
+        }
+        if !allowed.contains(&destination) {
+            allowed.push(destination);
+        }
+    }
+    Ok(allowed)
 }
 
 /// Clients get this address in their leases, so it must be one.
@@ -273,8 +290,15 @@ fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 /// Entries that compete for ports work, each skipping what is taken, but have fewer than they seem to.
 fn overlaps(entries: &[Entry]) -> Vec<String> {
     let mut found = Vec::new();
-    for (at, Entry::Process(b)) in entries.iter().enumerate() {
-        for Entry::Process(a) in &entries[..at] {
+    let ports: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Process(entry) => Some(entry),
+            Entry::Kubernetes(_) => None,
+        })
+        .collect();
+    for (at, b) in ports.iter().enumerate() {
+        for a in &ports[..at] {
             if a.listen == b.listen && a.ports.start() <= b.ports.end() && b.ports.start() <= a.ports.end() {
                 found.push(format!(
                     "providers `{}` and `{}` share ports on {}; give each a range of its own",
@@ -337,7 +361,8 @@ impl<'de> Visitor<'de> for EntriesSeed<'_> {
         let mut entries = Vec::with_capacity(self.0.len());
         for kind in self.0 {
             let entry = match kind {
-                Kind::Process | Kind::Missing => seq.next_element::<Spanned<RawProcess>>()?.map(RawEntry::Process),
+                Kind::Process | Kind::Missing => seq.next_element()?.map(RawEntry::Process),
+                Kind::Kubernetes => seq.next_element()?.map(RawEntry::Kubernetes),
             };
             entries.extend(entry);
         }

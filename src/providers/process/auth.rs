@@ -11,15 +11,13 @@ use egress_actors::domain::error::OpError;
 use egress_actors::domain::instance::Credentials;
 use egress_actors::domain::reason::Reason;
 use nix::unistd::User;
-use rand::RngExt as _;
-use rand::distr::{Alphanumeric, SampleString as _};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
-use sha_crypt::{PasswordHasher as _, ShaCrypt};
 
 use super::directory::{self, CREDENTIALS, PASSWORDS, Readers};
 use super::{Site, errors};
 use crate::config::providers::Auth;
+use crate::providers::passwords;
 
 /// What an instance shall ask of its clients.
 pub(super) enum Wanted {
@@ -67,7 +65,7 @@ pub(super) fn write(folder: &Path, wanted: &Wanted) -> Result<(), OpError> {
     };
     // The helper runs as Squid's user.
     let readers = squid_user().map_or(Readers::Us, |user| Readers::Group(user.gid.as_raw()));
-    directory::write(&folder.join(PASSWORDS), password_line(&credentials)?.as_bytes(), readers)
+    directory::write(&folder.join(PASSWORDS), passwords::line(&credentials)?.as_bytes(), readers)
 }
 
 /// The generated credentials in `folder`.
@@ -86,32 +84,12 @@ pub(super) fn generated(folder: &Path) -> Result<Option<Credentials>, OpError> {
 }
 
 fn generate(folder: &Path) -> Result<Credentials, OpError> {
-    // Letters and digits only: they need no escaping in a URL.
-    let username = format!("px{}", Alphanumeric.sample_string(&mut rand::rng(), 8));
-    let password = Alphanumeric.sample_string(&mut rand::rng(), 32);
-    let file = CredentialsFile { username, password };
+    let made = passwords::generate();
+    let password = made.password.expose_secret().to_owned();
+    let file = CredentialsFile { username: made.username.to_string(), password };
     let json = serde_json::to_vec(&file).expect("two strings always serialize");
     directory::write(&folder.join(CREDENTIALS), &json, Readers::Us)?;
-    Ok(Credentials { username: file.username.into(), password: Arc::new(SecretString::from(file.password)) })
-}
-
-/// `user:hash`, as the NCSA helper reads it. SHA-crypt, which every crypt(3) of our time knows.
-fn password_line(credentials: &Credentials) -> Result<String, OpError> {
-    let invalid =
-        |why: &str| OpError::permanent(Reason::SecretInvalid, format!("squid cannot ask for these credentials: {why}"));
-    let user = &credentials.username;
-    if user.is_empty() || user.contains(':') || user.starts_with(['#', ' ', '\t']) || user.contains(char::is_control) {
-        return Err(invalid("the username is empty, begins with a blank or `#`, or has a colon or control character"));
-    }
-    let password = credentials.password.expose_secret();
-    if password.is_empty() || password.contains(char::is_control) {
-        return Err(invalid("the password is empty or has a control character"));
-    }
-    let salt: [u8; 12] = rand::rng().random();
-    let hash = ShaCrypt::SHA256
-        .hash_password_with_salt(password.as_bytes(), &salt)
-        .map_err(|_| invalid("the password cannot be hashed"))?;
-    Ok(format!("{user}:{hash}\n"))
+    Ok(made)
 }
 
 /// Squid's NCSA helper, which the same package installs.
@@ -170,32 +148,4 @@ pub(super) fn helper_can_enter(folder: &Path) -> Result<(), OpError> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn credentials(username: &str, password: &str) -> Credentials {
-        Credentials { username: username.into(), password: Arc::new(SecretString::from(password.to_owned())) }
-    }
-
-    #[test]
-    fn credentials_that_would_break_the_password_file_are_refused_without_being_quoted() {
-        for (user, password) in
-            [("", "p"), ("a:b", "secretpw"), ("#a", "p"), (" a", "p"), ("a\nb", "p"), ("a", ""), ("a", "secret\0pw")]
-        {
-            let error = password_line(&credentials(user, password)).expect_err("a refusal");
-            assert_eq!(error.reason, Reason::SecretInvalid, "{user:?}");
-            assert!(!error.detail.contains("secret"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_password_line_has_a_salted_hash_and_no_password() {
-        let line = password_line(&credentials("Ann", "open sesame")).expect("a line");
-        assert!(line.starts_with("Ann:$5$") && line.ends_with('\n'), "{line}");
-        assert!(!line.contains("sesame"));
-        assert_ne!(line, password_line(&credentials("Ann", "open sesame")).expect("a line"));
-    }
 }

@@ -16,7 +16,8 @@ use super::directory::{self, CACHE_LOG, Folder, OUTPUT, OWNER, Readers};
 use super::evidence::{self, Listeners};
 use super::mark::OwnerFile;
 use super::steps::{self, Turn};
-use super::{Site, delete, errors, get, port, spawn};
+use super::{Site, delete, get, port, spawn};
+use crate::providers::squid_words::words_of_squid;
 
 /// Squid listens after 0.1 s; a machine that needs longer is told `Starting`, and looked at again by the next list.
 const LISTENS_WITHIN: Duration = Duration::from_secs(5);
@@ -148,7 +149,7 @@ fn why_it_ended(site: &Site, uid: &Uid, port: u16) -> Result<End, OpError> {
     let folder = site.folder(uid);
     // Standard error first: what ends Squid before it has a log is said there.
     let said = [OUTPUT, CACHE_LOG].iter().filter_map(|log| std::fs::read(folder.join(log)).ok());
-    Ok(End::Said(said.into_iter().find_map(|log| errors::words_of_squid(&String::from_utf8_lossy(&log)))))
+    Ok(End::Said(said.into_iter().find_map(|log| words_of_squid(&String::from_utf8_lossy(&log)))))
 }
 
 /// A configuration that Squid refuses is refused again at every try; other ends may be bad luck.
@@ -157,9 +158,7 @@ async fn classify(site: &Arc<Site>, uid: &Uid, words: Option<String>) -> OpError
     parse.args(["-k", "parse", "-f"]).arg(site.conf(uid)).env_clear().stdin(std::process::Stdio::null());
     let parsed = tokio::time::timeout(PARSE_LIMIT, parse.kill_on_drop(true).output()).await;
     let refused = match parsed {
-        Ok(Ok(output)) if !output.status.success() => {
-            Some(errors::words_of_squid(&String::from_utf8_lossy(&output.stderr)))
-        }
+        Ok(Ok(output)) if !output.status.success() => Some(words_of_squid(&String::from_utf8_lossy(&output.stderr))),
         _ => None,
     };
     let binary = site.entry.binary.display();

@@ -42,6 +42,7 @@ pub(super) fn look(site: &Site, mark: &OwnerMark) -> Result<Instance, OpError> {
                 generated: None,
                 outdated: None,
                 created_at: None,
+                complaint: None,
             }),
         },
         Folder::Absent => Err(OpError::not_found(format!(
@@ -80,6 +81,7 @@ pub(super) fn instance(
         generated: auth::generated(&folder)?,
         outdated: if alive { outdated(site, owner, &folder) } else { None },
         created_at: Some(owner.created_at()),
+        complaint: None,
     })
 }
 

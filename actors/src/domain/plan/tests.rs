@@ -1,6 +1,7 @@
 //! One Proxy with its object, its actor's view and a clock, for the tables.
 
 mod acts;
+mod complaints;
 mod ending;
 mod making;
 mod serving;
@@ -63,6 +64,7 @@ fn instance(id: &str, state: InstanceState, address: Option<&str>) -> Instance {
         generated: None,
         outdated: None,
         created_at: None,
+        complaint: None,
     }
 }
 

@@ -86,6 +86,7 @@ impl Rig {
             generated: None,
             outdated: None,
             created_at: None,
+            complaint: None,
         }
     }
 }

@@ -1,0 +1,111 @@
+//! Get and list: what the API server has, read anew.
+
+use std::collections::{HashMap, HashSet};
+
+use egress_actors::domain::error::OpError;
+use egress_actors::domain::id::{OperatorId, Uid};
+use egress_actors::domain::instance::{Credentials, Instance, Listed, OwnerMark};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt as _;
+use kube::api::PartialObjectMeta;
+
+use super::calls::Calls;
+use super::manifest::{self, Asked};
+use super::{Site, errors, mark, reading};
+
+pub(super) async fn get(site: &Site, mark: &OwnerMark) -> Result<Instance, OpError> {
+    let calls = Calls::of(site).await?;
+    let name = mark::name(mark);
+    let pod = calls.what::<Pod>(&name);
+    if let Some(found) = calls.get::<Pod>(&name).await? {
+        mark::ours(&found.metadata, mark).map_err(|whose| errors::conflict(&pod, &whose))?;
+        return instance(site, &calls, &found).await;
+    }
+    // The first trace of an instance, and the last.
+    match calls.get_metadata::<ConfigMap>(&name).await? {
+        Some(found) if mark::ours(&found.metadata, mark).is_ok() => Ok(reading::half(&found.metadata, &site.entry)),
+        Some(_) | None => Err(OpError::not_found(format!("there is no {pod} and no ConfigMap of ours of that name"))),
+    }
+}
+
+/// The instance that a pod of ours is, with its credentials.
+pub(super) async fn instance(site: &Site, calls: &Calls<'_>, pod: &Pod) -> Result<Instance, OpError> {
+    let mut generated = None;
+    if Asked::of(pod) == Asked::Generated {
+        let secret = calls.get::<Secret>(&pod.name_any()).await?;
+        generated = secret.filter(|secret| is_of_one(secret, pod)).as_ref().and_then(manifest::generated);
+    }
+    Ok(reading::instance(pod, &site.entry, &site.current, generated))
+}
+
+fn is_of_one(secret: &Secret, pod: &Pod) -> bool {
+    mark::owner(&secret.metadata).is_some_and(|owner| mark::owner(&pod.metadata) == Some(owner))
+}
+
+pub(super) async fn list(site: &Site, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
+    let calls = Calls::of(site).await?;
+    let entry = &site.entry;
+    let selector = mark::selector(operator, &entry.name);
+    // Before the pods, so that what is being made meanwhile is not taken for half.
+    let mut halves: Vec<Listed> = Vec::new();
+    let see = |found: PartialObjectMeta<ConfigMap>| {
+        if let Some(mark) = owner(site, operator, &found.metadata) {
+            halves.push(Listed { mark, instance: reading::half(&found.metadata, entry) });
+        }
+    };
+    calls.each_metadata::<ConfigMap>(&selector, see).await?;
+
+    // A pod is a lot larger than what is kept of it. Whether its credentials are there is not known yet.
+    let mut pods: Vec<(OwnerMark, Pod)> = Vec::new();
+    let see = |found: Pod| {
+        if let Some(mark) = owner(site, operator, &found.metadata) {
+            pods.push((mark, slim(found)));
+        }
+    };
+    calls.each::<Pod>(&selector, see).await?;
+
+    // After the pods, so that those of each are there.
+    let mut generated: HashMap<Uid, Credentials> = HashMap::new();
+    if pods.iter().any(|(_, pod)| Asked::of(pod) == Asked::Generated) {
+        let see = |found: Secret| {
+            if let Some(mark) = owner(site, operator, &found.metadata)
+                && let Some(credentials) = manifest::generated(&found)
+            {
+                generated.insert(mark.uid, credentials);
+            }
+        };
+        calls.each::<Secret>(&selector, see).await?;
+    }
+
+    let whole: HashSet<Uid> = pods.iter().map(|(mark, _)| mark.uid.clone()).collect();
+    let mut listed: Vec<Listed> = pods
+        .into_iter()
+        .map(|(mark, pod)| {
+            let instance = reading::instance(&pod, entry, &site.current, generated.remove(&mark.uid));
+            Listed { mark, instance }
+        })
+        .collect();
+    listed.extend(halves.into_iter().filter(|half| !whole.contains(&half.mark.uid)));
+    Ok(listed)
+}
+
+/// Labels only find: whose an object is, is in its mark, and only an object at its own place counts.
+fn owner(site: &Site, operator: &OperatorId, meta: &ObjectMeta) -> Option<OwnerMark> {
+    mark::owner(meta).filter(|owner| {
+        owner.operator == *operator
+            && owner.entry == site.entry.name
+            && meta.name.as_ref().is_some_and(|name| *name == mark::name(owner))
+    })
+}
+
+/// Without what nobody reads here.
+fn slim(mut pod: Pod) -> Pod {
+    pod.metadata.managed_fields = None;
+    if let Some(spec) = &mut pod.spec {
+        spec.volumes = None;
+        spec.tolerations = None;
+        spec.topology_spread_constraints = None;
+    }
+    pod
+}

@@ -139,4 +139,6 @@ cat <<TRY
   tail -f $work/log | jq -c
 TRY
 note "Ctrl-C ends it, and deletes what it made."
+# From here on that is the end which everybody is told of, and no failure of `make`.
+trap 'exit 0' INT TERM
 wait "$operator_pid"

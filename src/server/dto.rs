@@ -348,6 +348,9 @@ pub(super) struct ProxyBody {
     attributes: BTreeMap<Arc<str>, Arc<str>>,
     max_leases: u32,
     leases: usize,
+    /// For so many targets it rests; for all others it may be leased.
+    cooling_targets: usize,
+    /// When the last of them is free again.
     cooldown_until: Option<String>,
     exit_ip: Option<Arc<str>>,
     last_probe: Option<LastProbeBody>,
@@ -378,6 +381,7 @@ impl ProxyBody {
             attributes: (*row.attributes).clone(),
             max_leases: row.max_leases,
             leases: book.map_or(0, |view| view.leases),
+            cooling_targets: book.map_or(0, |view| view.cooling_targets),
             cooldown_until: book.and_then(|view| view.cooldown_until).map(|at| timestamp(now.wall_at(at))),
             exit_ip: row.exit_ip.clone(),
             last_probe: row.last_probe.as_ref().map(|probe| LastProbeBody {

@@ -340,6 +340,7 @@ impl LeaseBook {
             cordoned: proxy.cordon.is_some(),
             leases: proxy.leases.len(),
             capacity: proxy.capacity,
+            cooling_targets: self.cooling.targets(slot),
             cooldown_until: self.cooling.latest(slot),
         }
     }

@@ -149,7 +149,7 @@ async fn proxies_are_listed_in_order_with_what_is_leased() {
     let expected = json!({"name": "crawl/dc-0", "phase": "Ready", "reason": "Healthy",
         "message": "the latest probe went through", "provider": null, "host": null,
         "endpoint": "http://10.0.0.1:3128", "attributes": {"tier": "dc"}, "maxLeases": 3, "leases": 1,
-        "cooldownUntil": first["cooldownUntil"], "exitIp": "203.0.113.9",
+        "coolingTargets": 1, "cooldownUntil": first["cooldownUntil"], "exitIp": "203.0.113.9",
         "lastProbe": {"at": "2026-12-01T00:00:00.000Z", "ok": true, "latencyMs": 12, "reason": null}});
     assert_eq!(*first, expected);
     assert_eq!((&body["proxies"][2]["leases"], &body["proxies"][2]["cooldownUntil"]), (&json!(0), &Value::Null));

@@ -182,7 +182,9 @@ pub struct ProxyView {
     pub cordoned: bool,
     pub leases: usize,
     pub capacity: u32,
-    /// The latest end of its cooldowns for any target.
+    /// For so many targets it rests. For all others it is free.
+    pub cooling_targets: usize,
+    /// When the last of those rests ends.
     pub cooldown_until: Option<Instant>,
 }
 

@@ -120,6 +120,11 @@ impl Cooling {
         cooldown.is_cooling.then_some(cooldown.until)
     }
 
+    /// For how many targets one Proxy rests.
+    pub(super) fn targets(&self, slot: usize) -> usize {
+        self.by_slot.get(&slot).map_or(0, |rests| rests.values().filter(|cooldown| cooldown.is_cooling).count())
+    }
+
     /// The latest end of the rests of one Proxy.
     pub(super) fn latest(&self, slot: usize) -> Option<Instant> {
         self.by_slot.get(&slot)?.values().filter(|cooldown| cooldown.is_cooling).map(|cooldown| cooldown.until).max()

@@ -114,6 +114,7 @@ impl Model {
         let views: BTreeMap<ProxyKey, ProxyView> = self.book.proxies(now).into_iter().collect();
         prop_assert_eq!(views.len(), self.proxies.len());
         for (&name, proxy) in &self.proxies {
+            let cooling_targets = proxy.rests.values().filter(|rest| now.mono < rest.until).count();
             let rests = proxy.rests.values().map(|rest| rest.until).filter(|until| now.mono < *until);
             let expected = ProxyView {
                 uid: proxy.uid.clone(),
@@ -121,6 +122,7 @@ impl Model {
                 cordoned: proxy.cordoned,
                 leases: self.live(name).count(),
                 capacity: u32::try_from(proxy.capacity).unwrap(),
+                cooling_targets,
                 cooldown_until: rests.max(),
             };
             prop_assert_eq!(views.get(&key(name)), Some(&expected));

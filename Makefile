@@ -1,6 +1,6 @@
 # `make demo` shows the product at work; `make test` proves it. Both set up what is missing on this machine.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build crds run-dev bench bench-probes bench-isolation clean
+.PHONY: help demo test lint build crds run-dev bench bench-probes bench-scale bench-isolation clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ bench: ## Criterion: lease book, plan, kit; a message beside bare ractor, a gran
 
 bench-probes: ## Probes a second through one Squid, beside a bare loop; memory of an idle Proxy
 	@scripts/setup.sh && cargo bench --locked --workspace --bench probes
+
+bench-scale: ## 10,000 Proxies on a real API server, beside a bare client that makes the same writes
+	@scripts/setup.sh && scripts/kube-tools.sh && cargo bench --locked --workspace --bench scale
 
 bench-isolation: ## What a stalled host costs the others
 	@scripts/setup.sh && cargo bench --locked --workspace --bench isolation

@@ -214,6 +214,27 @@ pub struct Event {
     pub note: String,
 }
 
+impl Event {
+    /// As a line of the log, the same wherever else it goes.
+    pub fn log(&self) {
+        let (reason, note) = (self.reason.as_str(), self.note.as_str());
+        match (&self.about, self.severity) {
+            (Subject::Proxy(key, uid), Severity::Normal) => {
+                tracing::info!(event = reason, proxy = %key, %uid, note, "event");
+            }
+            (Subject::Proxy(key, uid), Severity::Warning) => {
+                tracing::warn!(event = reason, proxy = %key, %uid, note, "event");
+            }
+            (Subject::Provider(name), Severity::Normal) => {
+                tracing::info!(event = reason, provider = %name, note, "event");
+            }
+            (Subject::Provider(name), Severity::Warning) => {
+                tracing::warn!(event = reason, provider = %name, note, "event");
+            }
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     Proxy(ProxyKey, Uid),

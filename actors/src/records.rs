@@ -29,7 +29,7 @@ use crate::names;
 use crate::ports::{ProviderHealth, Records};
 
 /// Writes under way at once. The API server is measured to take its best rate at 32.
-const AT_ONCE: usize = 32;
+pub const AT_ONCE: usize = 32;
 
 /// One write must end by then; the API server itself gives up at 60 s, and a stuck write holds a place.
 const WRITE_WITHIN: Duration = Duration::from_secs(15);

@@ -16,6 +16,8 @@ mod memory;
 
 #[path = "../measure.rs"]
 mod measure;
+#[path = "../squid.rs"]
+mod squid;
 
 use std::process::ExitCode;
 use std::time::Duration;

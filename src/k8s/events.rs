@@ -171,24 +171,16 @@ impl Events {
 #[async_trait]
 impl EventSink for Events {
     fn emit(&self, event: Event) {
-        log(&event);
+        // The log has them too: it outlives the hour for which the API server keeps events.
+        event.log();
         if self.queue.try_send(event).is_err() {
             metrics::counter!(names::EVENTS_DROPPED_TOTAL).increment(1);
         }
     }
 
     async fn emit_acked(&self, event: Event) -> Result<(), OpError> {
-        log(&event);
+        event.log();
         self.write(&event).await.map(drop)
-    }
-}
-
-/// The log has them too: it outlives the hour for which the API server keeps events.
-fn log(event: &Event) {
-    let (about, reason, note) = (about(&event.about), event.reason.as_str(), &*event.note);
-    match event.severity {
-        Severity::Normal => tracing::info!(event = reason, about, note, "event"),
-        Severity::Warning => tracing::warn!(event = reason, about, note, "event"),
     }
 }
 

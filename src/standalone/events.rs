@@ -9,8 +9,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use egress_actors::domain::error::OpError;
-use egress_actors::ports::{Event, EventSink, Severity, Subject};
-use tracing::{info, warn};
+use egress_actors::ports::{Event, EventSink};
 
 /// Enough to see what happened lately on a machine of a few dozen proxies.
 const KEPT: usize = 256;
@@ -31,14 +30,7 @@ impl Events {
 #[async_trait]
 impl EventSink for Events {
     fn emit(&self, event: Event) {
-        let reason = event.reason.as_str();
-        let note = event.note.as_str();
-        match (&event.about, event.severity) {
-            (Subject::Proxy(key, uid), Severity::Normal) => info!(event = reason, proxy = %key, %uid, note, "event"),
-            (Subject::Proxy(key, uid), Severity::Warning) => warn!(event = reason, proxy = %key, %uid, note, "event"),
-            (Subject::Provider(name), Severity::Normal) => info!(event = reason, provider = %name, note, "event"),
-            (Subject::Provider(name), Severity::Warning) => warn!(event = reason, provider = %name, note, "event"),
-        }
+        event.log();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == KEPT {
             kept.pop_front();
@@ -56,6 +48,7 @@ impl EventSink for Events {
 mod tests {
     use egress_actors::domain::id::ProviderName;
     use egress_actors::domain::reason::Reason;
+    use egress_actors::ports::{Severity, Subject};
 
     use super::*;
 

@@ -30,7 +30,9 @@ mod target;
 
 mod crd;
 mod kit;
+mod kubelet;
 mod life;
+mod pod_proxies;
 mod pods;
 
 /// Long enough that only a defect reaches it, also where many tests share two processors.

@@ -3,15 +3,11 @@
 //! Children end with this process: the target ends when its stdin does, Squid is killed by its owner's drop.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use egress_operator::echo;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 

@@ -200,18 +200,18 @@ impl Records for ClusterRecords {
 
     async fn write_provider_health(&self, health: &ProviderHealth) -> Result<(), OpError> {
         let (name, what) = (health.entry.as_str(), format!("write ProviderHealth {}", health.entry));
+        let metadata = json!({"name": name});
         let kind = provider_health::ProviderHealth::kind(&());
-        let head = |more: Value| {
-            let mut object = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}});
-            object.as_object_mut().zip(more.as_object()).map(|(object, more)| object.extend(more.clone()));
-            object
-        };
-        let status = head(json!({"status": provider_health::written(health)}));
+        let status = json!({
+            "apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "status": provider_health::written(health),
+        });
         let written = self.apply_status(self.healths(), name, status.clone());
         match tokio::time::timeout(failure::CALL_WITHIN, written).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) if failure::is_missing(&error) => {
-                let spec = head(json!({"spec": {"type": health.kind}}));
+                let spec = json!({
+                    "apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": {"type": health.kind},
+                });
                 let params = PatchParams::apply(NAME).force();
                 let healths = self.healths();
                 failure::call(&what, healths.patch(name, &params, &Patch::Apply(spec))).await?;

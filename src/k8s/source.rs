@@ -186,11 +186,16 @@ fn failure_of(what: &str, error: &watcher::Error) -> OpError {
     }
 }
 
+/// Namespace and name.
+type SecretName = (Arc<str>, Arc<str>);
+
+type Versions = HashMap<SecretName, String>;
+
 /// Labelled Secrets by name, with the version seen last.
 struct SecretsFold {
-    known: HashMap<(Arc<str>, Arc<str>), String>,
+    known: Versions,
     /// What the list that is being read has shown so far.
-    listed: Option<HashMap<(Arc<str>, Arc<str>), String>>,
+    listed: Option<Versions>,
     /// Told once the first list is complete. Then what it showed is no news: nobody can have read anything older.
     first: Option<watch::Sender<bool>>,
     was_told: bool,
@@ -259,12 +264,12 @@ impl Folds for SecretsFold {
     }
 }
 
-fn named(secret: &PartialObjectMeta<Secret>) -> Option<((Arc<str>, Arc<str>), String)> {
+fn named(secret: &PartialObjectMeta<Secret>) -> Option<(SecretName, String)> {
     let metadata = &secret.metadata;
     let name = (metadata.namespace.as_deref()?.into(), metadata.name.as_deref()?.into());
     Some((name, metadata.resource_version.clone()?))
 }
 
-fn secret_changed((namespace, name): &(Arc<str>, Arc<str>)) -> SourceEvent {
+fn secret_changed((namespace, name): &SecretName) -> SourceEvent {
     SourceEvent::SecretChanged { namespace: Arc::clone(namespace), name: Arc::clone(name) }
 }

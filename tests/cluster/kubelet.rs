@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Volume};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -66,15 +66,13 @@ async fn turn(client: &Client, namespace: &str, running: &mut HashMap<String, Ru
             let _gone = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
         } else if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()) {
             bind(&pods, &name).await;
-        } else if !running.contains_key(&uid) {
-            if let Some(started) = start(client, namespace, &pod).await {
-                running.insert(uid, started);
+        } else if let Some(Running { address, .. }) = running.get(&uid) {
+            let untold = pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none());
+            if untold && TcpStream::connect(SocketAddr::from((*address, port(&pod)))).is_ok() {
+                tell(&pods, &name, *address).await;
             }
-        } else if pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none()) {
-            let address = running[&uid].address;
-            if TcpStream::connect(SocketAddr::from((address, port(&pod)))).is_ok() {
-                tell(&pods, &name, address).await;
-            }
+        } else if let Some(started) = start(client, namespace, &pod).await {
+            running.insert(uid, started);
         }
     }
 }
@@ -113,7 +111,7 @@ async fn start(client: &Client, namespace: &str, pod: &Pod) -> Option<Running> {
     let container = &spec.containers[0];
     let mut conf = String::new();
     let mut moved = Vec::new();
-    for volume in spec.volumes.iter().flatten() {
+    for volume in spec.volumes.iter().flatten().filter(|volume| volume.empty_dir.is_none()) {
         let mounted = container.volume_mounts.iter().flatten().find(|mount| mount.name == volume.name).unwrap();
         let here = files.path().join(&volume.name);
         fs::create_dir(&here).unwrap();
@@ -124,12 +122,10 @@ async fn start(client: &Client, namespace: &str, pod: &Pod) -> Option<Running> {
                 fs::write(here.join(&name), content).unwrap();
             }
         }
-        moved.push((mounted.mount_path.clone(), here));
+        moved.push((format!("{}/", mounted.mount_path), format!("{}/", here.display())));
     }
-    // Longest first: one may lie in another.
-    moved.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
     for (path, here) in &moved {
-        conf = conf.replace(&format!("{path}/"), &format!("{}/", here.display()));
+        conf = conf.replace(path, here);
     }
     let address = Ipv4Addr::from(ADDRESS.fetch_add(1, Ordering::Relaxed));
     let conf = conf.replace(&format!("http_port {}", port(pod)), &format!("http_port {address}:{}", port(pod)));
@@ -150,7 +146,7 @@ async fn contents(client: &Client, namespace: &str, volume: &Volume) -> Option<V
         let secret = secrets.get_opt(secret.secret_name.as_ref()?).await.ok()??;
         return Some(secret.data?.into_iter().map(|(name, value)| (name, value.0)).collect());
     }
-    Some(Vec::new())
+    panic!("volume {} is of no kind that we know", volume.name)
 }
 
 fn run(conf: &Path) -> Child {

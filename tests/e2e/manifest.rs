@@ -46,6 +46,7 @@ impl Manifest {
         Self { max_leases, ..self }
     }
 
+    #[allow(dead_code, reason = "the tests of a cluster have one each")]
     pub(crate) fn namespace(self, namespace: &str) -> Self {
         Self { namespace: namespace.into(), ..self }
     }

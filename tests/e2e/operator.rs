@@ -62,6 +62,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Its Proxies are those of a cluster.
+    #[allow(dead_code, reason = "used by the tests of a cluster, which share this file")]
     pub(crate) fn in_cluster(self, kubeconfig: &std::path::Path) -> Self {
         Self { in_cluster: true, ..self }.env("KUBECONFIG", kubeconfig)
     }

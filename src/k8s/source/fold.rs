@@ -108,6 +108,7 @@ fn read(key: &ProxyKey, uid: &Uid, object: DynamicObject) -> SourceEvent {
 #[cfg(test)]
 mod tests {
     use egress_actors::domain::desired::Flavor;
+    use egress_actors::domain::id::{HostName, ProviderName};
     use egress_actors::domain::reason::Reason;
     use serde_json::{Value, json};
 
@@ -233,11 +234,11 @@ mod tests {
         };
         let desired = read(json!({"spec": {"external": null, "managed": {"provider": "local"}}}));
         assert!(desired.deleting && desired.finalizer && !desired.annotations.skip_cleanup);
-        assert_eq!(desired.host.as_ref().map(|host| host.as_str()), Some("hv1"));
-        assert_eq!(desired.provider().map(|provider| provider.as_str()), Some("local"));
+        assert_eq!(desired.host.as_ref().map(HostName::as_str), Some("hv1"));
+        assert_eq!(desired.provider().map(ProviderName::as_str), Some("local"));
         // Where it is cannot be read either: it is of a provider that nobody has.
         let desired = read(json!({"spec": null}));
-        assert_eq!(desired.provider().map(|provider| provider.as_str()), Some("unreadable"));
+        assert_eq!(desired.provider().map(ProviderName::as_str), Some("unreadable"));
         let desired = read(json!({"spec": null, "metadata": {"annotations": null}}));
         assert!(matches!(desired.flavor, Flavor::External(_)), "nothing was made");
     }

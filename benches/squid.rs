@@ -1,5 +1,7 @@
 //! A real Squid for benchmarks, ended with its owner.
 
+#![allow(dead_code, reason = "each benchmark uses the part that it needs")]
+
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -8,6 +8,8 @@
 //! ```
 //! All Proxies are external ones behind one real Squid, probed in earnest. etcd does not sync to disk.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "the plane is that of the tests")]
+
 #[path = "../measure.rs"]
 mod measure;
 #[path = "../../tests/cluster/plane.rs"]

@@ -295,7 +295,7 @@ impl Host {
     fn tell_adopted(&self, rows: &[Listed]) {
         let instances = rows.iter().filter(|row| row.mark.entry == self.args.provider).count();
         if instances > 0 {
-            tracing::info!(provider = %self.args.provider, host = %self.args.entry.name, instances, "instances adopted");
+            tracing::info!(provider = %self.args.provider, host = %self.args.entry.name, instances, "instances found");
         }
     }
 

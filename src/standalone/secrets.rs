@@ -88,7 +88,8 @@ impl Shelf {
             }
             let since = *entry.absent_since.get_or_insert(now);
             let stays = now.duration_since(since) < self.removal_after;
-            if !stays && entry.manifest.labelled {
+            // One that was not labelled too: what is wrong with it is another thing now.
+            if !stays {
                 changed.push(name.clone());
             }
             stays

@@ -35,7 +35,7 @@ async fn a_killed_operators_squids_are_adopted_and_offered_before_their_first_pr
     })
     .await;
     eventually("the log says how many it has adopted", async || {
-        let told = operator.log.entries().into_iter().find(|entry| entry["msg"] == "instances adopted")?;
+        let told = operator.log.entries().into_iter().find(|entry| entry["msg"] == "instances found")?;
         assert_eq!(
             (&told["level"], &told["provider"], &told["instances"]),
             (&"info".into(), &"local".into(), &4.into())

@@ -12,6 +12,11 @@ use crate::domain::reason::Reason;
 pub(super) fn intent(view: &View<'_>) -> Intent {
     let mut wake = Wake::default();
     let step = next_step(view, &mut wake);
+    // The instance may stand for long, with a host that does not answer. Its leases do not wait for that.
+    let is_lost = view.desired.annotations.skip_cleanup
+        || view.seen.removal.is_some()
+        || matches!(step, Step::Delete { .. })
+        || is_drained(view, &mut Wake::default());
     // A create, or a look for one, is not wanted any more; a delete is, unless the instance is given up.
     let unwanted = |task| {
         matches!(task, Task::Get | Task::Create) && view.seen.removal.is_none() || view.desired.annotations.skip_cleanup
@@ -20,11 +25,7 @@ pub(super) fn intent(view: &View<'_>) -> Intent {
         step,
         cancel: view.seen.may_mutate && view.seen.on_host.is_some_and(|running| unwanted(running.task)),
         wake,
-        // The instance may stand for long, with a host that does not answer. Its leases do not wait for that.
-        serving: Serving::Withdraw {
-            reason: Reason::Deleting,
-            ends_leases: view.desired.annotations.skip_cleanup || is_drained(view, &mut Wake::default()),
-        },
+        serving: Serving::Withdraw { reason: Reason::Deleting, ends_leases: is_lost },
         track: None,
         replacing: None,
         cordon: view.cordon(view.drain_by(deleting_since(view))),
@@ -61,7 +62,8 @@ fn next_step(view: &View<'_>, wake: &mut Wake) -> Step {
         Backing::There => match &seen.removal {
             Some(removal) if removal.asked => look(view, host, wake),
             Some(_) if !view.is_past(seen.look_at, wake) => Step::Nothing,
-            None if !drained(wake) => Step::Nothing,
+            // Nobody waits for leases on what has ended meanwhile.
+            None if !drained(wake) => look(view, host, wake),
             Some(_) | None if view.may_try(Task::Delete, wake) => {
                 Step::Delete { host: host.clone(), why: Reason::Deleting }
             }

@@ -8,9 +8,11 @@ use crate::domain::reason::Reason;
 
 pub(super) fn intent(view: &View<'_>) -> Intent {
     let mut wake = Wake::default();
-    let replacing = view.replacement(&mut wake);
+    let wished = view.replacement(&mut wake);
+    // What works is not given up for what cannot be made.
+    let replacing = wished.filter(|_| view.has_all_for_create());
     let route = view.route().filter(|_| view.is_up());
-    let step = next_step(view, replacing, &mut wake);
+    let step = next_step(view, wished, replacing, &mut wake);
     let withdraw = |reason| Serving::Withdraw { reason, ends_leases: is_lost(view, &step) };
     let serving = match (&route, view.standing(), replacing) {
         (Some(_), _, Some(replacement)) => withdraw(replacement.reason),
@@ -32,10 +34,16 @@ pub(super) fn intent(view: &View<'_>) -> Intent {
     }
 }
 
-/// The instance that was leased is gone, or goes with this step.
+/// The instance that was leased is gone, or goes with this step; or it is reached in another way now, or may not be any
+/// more: its credentials were taken back.
 fn is_lost(view: &View<'_>, step: &Step) -> bool {
     let is_absent = view.managed().is_some() && matches!(view.seen.sight, Sight::Absent);
-    is_absent || view.seen.removal.is_some() || matches!(step, Step::Delete { .. } | Step::Create { .. })
+    let is_another = view.seen.leased.as_ref().is_some_and(|leased| match view.route() {
+        Some(route) => route != *leased,
+        None => leased.credentials.is_some() && view.desired.credentials().is_some() && !view.has_credentials(),
+    });
+    let goes = view.seen.removal.is_some() || matches!(step, Step::Delete { .. } | Step::Create { .. });
+    is_absent || is_another || goes
 }
 
 fn why_without_a_route(view: &View<'_>) -> Reason {
@@ -47,13 +55,14 @@ fn why_without_a_route(view: &View<'_>) -> Reason {
     }
 }
 
-fn next_step(view: &View<'_>, replacing: Option<Replacement>, wake: &mut Wake) -> Step {
+fn next_step(view: &View<'_>, wished: Option<Replacement>, replacing: Option<Replacement>, wake: &mut Wake) -> Step {
     let seen = view.seen;
     if !seen.may_mutate || seen.on_host.is_some() || seen.aside.is_some() {
         return Step::Nothing;
     }
     // What stays in use while it is read again must not hold up the rest.
-    if view.wants_credentials() && may_start(view, Task::ReadSecrets, wake) {
+    let lacks = view.wants_credentials() || wished.is_some() && !view.has_all_for_create();
+    if lacks && may_start(view, Task::ReadSecrets, wake) {
         return Step::ReadSecrets;
     }
     if view.managed().is_none() || view.backing() != Backing::There {

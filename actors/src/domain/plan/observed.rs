@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use url::Url;
 
 use super::tries::{Task, Tries};
-use super::{Plan, Settings, Step};
+use super::{Plan, Route, Serving, Settings, Step};
 use crate::domain::backoff::Backoff;
 use crate::domain::clock::Now;
 use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Scheme, SecretRef};
@@ -147,6 +147,8 @@ pub struct Observed {
     pub(super) exit_ip: Option<Arc<str>>,
     // What was said.
     pub(super) offered: bool,
+    /// The way in that was offered last: what leases that are out were granted with.
+    pub(super) leased: Option<Route>,
     pub(super) cordoned: bool,
     told: Option<Arc<Status>>,
 }
@@ -207,6 +209,7 @@ impl Observed {
             last_probe: recorded.as_ref().and_then(|status| status.last_probe.clone()),
             exit_ip: recorded.as_ref().and_then(|status| status.exit_ip.clone()),
             offered: false,
+            leased: None,
             cordoned: false,
             told: recorded,
         };
@@ -285,6 +288,11 @@ impl Observed {
             self.leases_left = None;
         }
         (self.offered, self.cordoned) = (offers, plan.cordon.is_some());
+        if let Serving::Offer(route) = &plan.serving
+            && self.leased.as_ref() != Some(route)
+        {
+            self.leased = Some(route.clone());
+        }
         let endpoint = plan.track.as_ref().map(|track| &track.route.endpoint);
         if self.tracked.as_ref() != endpoint {
             if self.judged.as_ref().is_some_and(|(judged, _)| endpoint.is_some_and(|endpoint| endpoint != judged)) {
@@ -352,8 +360,8 @@ impl Observed {
                 let failed;
                 (self.user_data, failed) = match user_data {
                     Some(Ok(user_data)) => (Some(user_data), Ok(())),
-                    // What lives was made with it: only the next create needs it.
-                    Some(Err(_)) if self.has_instance() => (None, Ok(())),
+                    // What lives was made with it: only the next create needs it, and none is wished for.
+                    Some(Err(_)) if self.has_instance() && !self.may_be_replaced() => (None, Ok(())),
                     Some(Err(error)) => (None, Err(error)),
                     None => (None, Ok(())),
                 };
@@ -368,6 +376,11 @@ impl Observed {
             }
         };
         self.ended(Task::ReadSecrets, outcome, now);
+    }
+
+    /// Somebody asked for a new instance, or may soon, as this one is not well.
+    fn may_be_replaced(&self) -> bool {
+        self.recreate_since.is_some() || self.unhealthy_since.is_some()
     }
 
     /// The instance lives as far as is known, and nobody is removing it.

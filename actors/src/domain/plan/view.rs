@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::observed::Sight;
+use super::observed::{Sight, lives};
 use super::{Observed, ProviderSeen, Route, Settings, Task, Wake};
 use crate::domain::clock::Now;
 use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Managed};
@@ -83,7 +83,7 @@ impl<'a> View<'a> {
 
     /// True once no lease is left, or enough was waited for them.
     pub(super) fn is_drained(&self, since: Instant, wake: &mut Wake) -> bool {
-        if self.settings.drain_timeout.is_zero() || self.has_no_leases() {
+        if self.settings.drain_timeout.is_zero() || self.has_no_leases() || self.is_dead() {
             return true;
         }
         self.is_past(Some(since + self.settings.drain_timeout), wake)
@@ -102,6 +102,15 @@ impl<'a> View<'a> {
     /// The count is worth something only after the withdrawal: before, a lease may be granted at any moment.
     pub(super) fn has_no_leases(&self) -> bool {
         !self.seen.offered && self.seen.leases_left == Some(0)
+    }
+
+    /// The instance is known to be of no use to anybody any more.
+    fn is_dead(&self) -> bool {
+        match &self.seen.sight {
+            Sight::Unseen => false,
+            Sight::Absent => self.managed().is_some(),
+            Sight::Present(instance) => !lives(instance.state),
+        }
     }
 
     /// The instance exists and lives as far as is known, and nobody is removing it.
@@ -152,6 +161,11 @@ impl<'a> View<'a> {
         self.desired.credentials().is_some() && (self.seen.credentials.is_none() || self.seen.secrets_stale)
     }
 
+    /// Credentials of a Secret were read, and not taken back.
+    pub(super) fn has_credentials(&self) -> bool {
+        self.seen.credentials.is_some()
+    }
+
     /// Everything that a create needs is read.
     pub(super) fn has_all_for_create(&self) -> bool {
         let in_secret =
@@ -173,7 +187,8 @@ impl<'a> View<'a> {
 
     /// A living instance that is to be made anew. Never while paused.
     pub(super) fn replacement(&self, wake: &mut Wake) -> Option<Replacement> {
-        if self.managed().is_none() || self.desired.paused || !self.is_up() {
+        // Without anybody to ask for a new one, the old one goes on.
+        if self.desired.paused || !self.is_up() || self.managed().is_none() || self.backing() != Backing::There {
             return None;
         }
         if let Some(since) = self.seen.recreate_since {

@@ -410,3 +410,19 @@ fn nothing_is_given_up_before_the_providers_config_is_known() {
     life.tell(|seen, _| seen.on_provider(ProviderSeen::NotConfigured));
     assert!(matches!(life.plan.step, Step::EmitGivenUp { .. }));
 }
+
+#[test]
+fn a_deletion_does_not_wait_for_leases_on_what_has_ended() {
+    let mut life = Life::ready();
+    life.settings.drain_timeout = Duration::from_mins(2);
+    life.tell(|seen, _| seen.on_leases_left(1));
+    life.edit(|desired| desired.deleting = true);
+    assert!(!life.ends_leases());
+    // The list tells that it has stopped, and a look that it is so.
+    let stopped = instance("1", InstanceState::Stopped, None);
+    life.tell(|seen, now| seen.on_listed(Some(&stopped), now));
+    if life.plan.step == get() {
+        life.tell(|seen, now| seen.on_get(Ok(stopped.clone()), now));
+    }
+    assert_eq!((life.plan.step.clone(), life.ends_leases()), (delete(Reason::Deleting), true));
+}

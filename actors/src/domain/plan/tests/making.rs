@@ -435,3 +435,28 @@ fn the_host_of_an_instance_never_moves() {
     life.tell(|seen, now| seen.on_adopted(Ok(()), now));
     assert_eq!(life.plan.step, delete(Reason::Deleting));
 }
+
+#[test]
+fn what_works_is_not_given_up_for_what_cannot_be_made() {
+    // Nobody can be asked for a new one.
+    let mut life = Life::ready();
+    life.tell(|seen, _| seen.on_provider(ProviderSeen::NotConfigured));
+    life.edit(|desired| desired.annotations.recreate = Some("2".into()));
+    assert!(life.offers(), "{:?}", life.plan);
+    life.tell(|seen, _| seen.on_provider(ProviderSeen::Configured(facts(2))));
+    assert_eq!(life.plan.step, delete(Reason::RecreateRequested));
+
+    // What it is to be made with cannot be read.
+    let mut life = Life::ready();
+    let Flavor::Managed(managed) = &mut life.desired.flavor else { panic!("managed") };
+    managed.cloud_init = Some(CloudInit::Secret { name: "init".into(), key: "user-data".into() });
+    life.edit(|desired| desired.annotations.recreate = Some("2".into()));
+    assert_eq!((life.plan.step.clone(), life.offers()), (Step::ReadSecrets, true));
+    let gone = OpError::transient(Reason::SecretNotFound, "there is no such Secret");
+    life.tell(|seen, now| seen.on_secrets(Ok(SecretsRead { credentials: None, user_data: Some(Err(gone)) }), now));
+    assert!(life.offers() && life.plan.step == Step::Nothing, "{:?}", life.plan);
+    life.tell(|seen, _| seen.on_secret_changed());
+    let read = Some(Ok(SecretBytes(Arc::from(*b"#x"))));
+    life.tell(|seen, now| seen.on_secrets(Ok(SecretsRead { credentials: None, user_data: read }), now));
+    assert_eq!(life.plan.step, delete(Reason::RecreateRequested));
+}

@@ -379,3 +379,35 @@ fn an_answer_that_nobody_waits_for_changes_nothing() {
     assert_eq!(life.turn().status, before.status);
     assert_eq!(life.plan.step, before.step);
 }
+
+#[test]
+fn a_lease_ends_with_the_address_or_the_permission_it_has_though_nothing_else_is_on_offer_yet() {
+    fn healthy(life: &mut Life) {
+        life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    }
+    let mut life = Life::of(external());
+    life.turn();
+    healthy(&mut life);
+    assert!(life.offers());
+    life.edit(|desired| {
+        let Flavor::External(external) = &mut desired.flavor else { panic!("external") };
+        external.endpoint = endpoint("203.0.113.8");
+    });
+    assert!(!life.offers() && life.ends_leases(), "the new one was not probed yet: {:?}", life.plan);
+
+    let mut life = Life::of(with_secret(external()));
+    let read = SecretsRead { credentials: Some(credentials("p")), user_data: None };
+    life.turn();
+    life.tell(|seen, now| seen.on_secrets(Ok(read), now));
+    healthy(&mut life);
+    assert!(life.offers());
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Err(permanent(Reason::SecretNotLabelled)), now));
+    assert!(life.ends_leases(), "whoever renews would be told the password: {:?}", life.plan);
+
+    let mut life = Life::of(external());
+    life.turn();
+    healthy(&mut life);
+    life.tell(|seen, now| seen.on_probed(unhealthy(), now));
+    assert!(!life.offers() && !life.ends_leases(), "it may be well again in a moment");
+}

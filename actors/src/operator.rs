@@ -2,6 +2,7 @@
 //!
 //! An end of the root that nobody asked for ends the process; below it, each supervisor contains what it can.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,6 +175,10 @@ impl Operator {
     /// Starts everything, the servers last, so that nobody is answered before there is an answer.
     pub fn start(self, servers: Vec<ChildSpec>) -> Root {
         let children: Arc<[ChildSpec]> = self.children.into_iter().chain(servers).collect();
+        // To start a child that is there is to do nothing, so the second one of a name would silently be missing.
+        let mut names = HashSet::new();
+        let twice = children.iter().map(ChildSpec::id).find(|id| !names.insert(*id));
+        assert!(twice.is_none(), "two children of the operator have the same name: {twice:?}");
         let root = ChildSpec::of::<Supervisor>("operator", &Ref::new("operator"), move || children.clone());
         Root::start(&self.handles.env, root.stop_within(Duration::from_secs(60)))
     }

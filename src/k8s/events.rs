@@ -25,6 +25,7 @@ use kube::core::ObjectMeta;
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
+use uuid::Uuid;
 
 use super::{Identity, NAME, failure};
 use crate::crd::API_VERSION;
@@ -79,7 +80,8 @@ impl Events {
     /// Writes what is queued, one after the other.
     pub(super) fn writer(self: &Arc<Self>) -> ChildSpec {
         let events = self.clone();
-        task("events", move |stop| {
+        // `events` is the actors' own, which writes those that are acknowledged.
+        task("k8s/events", move |stop| {
             let events = events.clone();
             async move {
                 let mut queued = events.queued.lock().await;
@@ -141,11 +143,9 @@ impl Events {
         let name = subject.name.as_deref().unwrap_or_default();
         Written {
             metadata: ObjectMeta {
-                // Names of objects have up to 253 characters, and so has this.
-                generate_name: Some(format!(
-                    "{}.",
-                    name.chars().take(200).collect::<String>().trim_end_matches(['.', '-'])
-                )),
+                // As everybody names them, and not by `generateName`, which may not end with a full stop. Names of objects
+                // have up to 253 characters, and so has this.
+                name: Some(format!("{}.{}", name.chars().take(200).collect::<String>(), Uuid::new_v4().simple())),
                 namespace: Some(subject.namespace.clone().unwrap_or_else(|| "default".to_owned())),
                 ..ObjectMeta::default()
             },

@@ -72,6 +72,10 @@ fn refused(doing: &str, effect: Effect, status: &Status) -> OpError {
         403 if status.message.contains("violates PodSecurity") => {
             told(Class::Permanent, Reason::Forbidden, "what adds to our pods must keep to the namespace's level")
         }
+        // A namespace gets its ServiceAccount a moment after it is made.
+        403 if status.message.contains("error looking up service account") => {
+            told(Class::Transient, Reason::Forbidden, "the namespace is new, or somebody removed that ServiceAccount")
+        }
         403 if status.message.contains("admission webhook") => told(Class::Permanent, Reason::Forbidden, ""),
         403 => told(Class::Permanent, Reason::Forbidden, "grant it to the operator in that namespace"),
         404 if names_a_namespace(status) => {
@@ -147,6 +151,15 @@ mod tests {
             (401, "Unauthorized", "", "", (Transient, Transient), Reason::Unauthorized, "credentials"),
             (403, forbidden, "pods", "", (Permanent, Permanent), Reason::Forbidden, "cannot create resource"),
             (403, "exceeded quota: q", "pods", "", (Transient, Transient), Reason::QuotaExceeded, "ResourceQuota"),
+            (
+                403,
+                "error looking up service account a/default: not found",
+                "pods",
+                "",
+                (Transient, Transient),
+                Reason::Forbidden,
+                "is new",
+            ),
             (403, "violates PodSecurity", "pods", "", (Permanent, Permanent), Reason::Forbidden, "level"),
             (403, "x", "pods", "NamespaceTerminating", (Transient, Transient), Reason::NamespaceNotFound, "x"),
             (

@@ -158,7 +158,10 @@ async fn classify(site: &Arc<Site>, uid: &Uid, words: Option<String>) -> OpError
     parse.args(["-k", "parse", "-f"]).arg(site.conf(uid)).env_clear().stdin(std::process::Stdio::null());
     let parsed = tokio::time::timeout(PARSE_LIMIT, parse.kill_on_drop(true).output()).await;
     let refused = match parsed {
-        Ok(Ok(output)) if !output.status.success() => Some(words_of_squid(&String::from_utf8_lossy(&output.stderr))),
+        // One that was killed (a signal, no code) has refused nothing.
+        Ok(Ok(output)) if output.status.code().is_some_and(|code| code != 0) => {
+            Some(words_of_squid(&String::from_utf8_lossy(&output.stderr)))
+        }
         _ => None,
     };
     let binary = site.entry.binary.display();

@@ -1,6 +1,8 @@
 # `make demo` shows the product at work; `make test` proves it. Both set up what is missing on this machine.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build crds run-dev bench bench-probes bench-scale bench-isolation clean
+CONTAINER_TOOL ?= docker
+export IMG CONFIG KUBECTL DEPLOY_TIMEOUT DEPLOY_WAIT PROXIES
+.PHONY: help demo test lint build crds manifests image install deploy undeploy run-dev bench bench-probes bench-scale bench-isolation clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -19,6 +21,21 @@ build: ## The release binary
 
 crds: ## Writes config/crd from the types in src/crd
 	@scripts/setup.sh && cargo run --locked --quiet --bin crdgen -- config/crd
+
+manifests: crds ## config/crd, and config/install.yaml from config/default
+	@scripts/deploy.sh manifests
+
+image: ## The image IMG (egress-proxies-operator:0.1.0), with docker or what CONTAINER_TOOL names
+	$(CONTAINER_TOOL) build -t $(or $(IMG),egress-proxies-operator:0.1.0) .
+
+install: ## The CRDs into the cluster of KUBECONFIG
+	@scripts/deploy.sh install
+
+deploy: ## The operator into the cluster of KUBECONFIG: IMG=.. CONFIG=config/default DEPLOY_WAIT=no DEPLOY_TIMEOUT=180
+	@scripts/deploy.sh up
+
+undeploy: ## And out of it: PROXIES=delete|keep where there are Proxies
+	@scripts/deploy.sh down
 
 run-dev: ## The operator on config/samples/standalone, logs as text, state in .demo
 	@scripts/setup.sh && cargo run --locked -- --standalone config/samples/standalone --state-dir .demo/state \

@@ -29,6 +29,7 @@ mod squids;
 mod target;
 
 mod crd;
+mod deploy;
 mod kit;
 mod kubelet;
 mod life;

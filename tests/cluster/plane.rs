@@ -23,7 +23,7 @@
 #[path = "plane/audit.rs"]
 mod audit;
 #[path = "plane/binaries.rs"]
-mod binaries;
+pub(crate) mod binaries;
 #[path = "plane/part.rs"]
 mod part;
 #[path = "plane/settings.rs"]

@@ -1,0 +1,106 @@
+//! `scripts/deploy.sh`, which is `make deploy` and `make undeploy`, on a cluster without nodes.
+
+use std::process::Stdio;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ListParams};
+use tokio::process::Command;
+
+use super::{NAME, NAMESPACE, checkout};
+use crate::eventually;
+use crate::life::Proxies;
+use crate::manifest::external;
+use crate::plane::{Options, Plane, Said, binaries};
+
+const TOKENS: &str = "egress-proxies-operator-tokens";
+
+async fn deploy(plane: &Plane, verb: &str, environment: &[(&str, &str)]) -> Said {
+    let output = Command::new(checkout("scripts/deploy.sh"))
+        .arg(verb)
+        .env_remove("IMG")
+        .env("KUBECTL", binaries::find("kubectl"))
+        .env("KUBECONFIG", plane.kubeconfig())
+        .env("DEPLOY_WAIT", "no")
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Said { ok: output.status.success(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+#[tokio::test]
+async fn deploy_makes_the_token_once_tells_when_it_does_not_come_up_and_undeploy_leaves_no_proxy_behind() {
+    let plane = Plane::start(Options { controllers: true, ..Options::default() }).await;
+    let client = plane.client().await;
+    let token = async || {
+        let secret = Api::<Secret>::namespaced(client.clone(), NAMESPACE).get(TOKENS).await.unwrap();
+        String::from_utf8(secret.data.unwrap()["DISCOVERY_TOKEN"].0.clone()).unwrap()
+    };
+
+    let said = deploy(&plane, "up", &[("IMG", "registry.example/egress:v7")]).await;
+    assert!(said.ok, "{said:?}");
+    assert!(said.out.contains("port-forward"), "it says what to do next: {said:?}");
+    let first = token().await;
+    assert!(first.len() == 64 && first.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    assert!(!format!("{said:?}").contains(&first));
+    let deployment = Api::<Deployment>::namespaced(client.clone(), NAMESPACE).get(NAME).await.unwrap();
+    let image = deployment.spec.unwrap().template.spec.unwrap().containers.remove(0).image;
+    assert_eq!(image.as_deref(), Some("registry.example/egress:v7"));
+    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    eventually("the controllers make the pods", async || {
+        let found = pods.list_metadata(&ListParams::default()).await.unwrap().items.len();
+        (found == 2).then_some(())
+    })
+    .await;
+
+    // There are no nodes.
+    let said = deploy(&plane, "up", &[("DEPLOY_WAIT", "yes"), ("DEPLOY_TIMEOUT", "2")]).await;
+    assert!(!said.ok && said.err.contains("not up after 2 s") && said.err.contains("DEPLOY_WAIT=no"), "{said:?}");
+    assert_eq!(token().await, first, "crawlers have it");
+
+    let crawl = plane.namespace("crawl").await;
+    let proxies = Proxies::of(&plane, &crawl).await;
+    proxies.apply(&external("px-1", 3128).namespace(&crawl)).await;
+    let said = deploy(&plane, "down", &[]).await;
+    assert!(!said.ok && said.err.contains("PROXIES=keep") && said.err.contains("1 Proxies"), "{said:?}");
+    assert_eq!(token().await, first);
+
+    let said = deploy(&plane, "down", &[("PROXIES", "keep")]).await;
+    assert!(said.ok, "{said:?}");
+    let deployments = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
+    assert!(deployments.get_opt(NAME).await.unwrap().is_none());
+    assert!(proxies.get("px-1").await.is_some());
+    assert_eq!(token().await, first);
+
+    let said = deploy(&plane, "down", &[("PROXIES", "delete"), ("DEPLOY_WAIT", "yes"), ("DEPLOY_TIMEOUT", "60")]).await;
+    assert!(said.ok, "{said:?}");
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
+    assert!(definitions.get_opt("proxies.crawl.example.com").await.unwrap().is_none());
+    let namespaces = Api::<Namespace>::all(client.clone());
+    assert!(namespaces.get_opt(NAMESPACE).await.unwrap().is_none());
+    let said = deploy(&plane, "down", &[]).await;
+    assert!(said.ok, "twice is once: {said:?}");
+    let said = deploy(&plane, "install", &[]).await;
+    assert!(said.ok, "{said:?}");
+    definitions.get("proxies.crawl.example.com").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_answer_is_told_with_the_way_out() {
+    let nowhere = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(nowhere.path(), "{}").unwrap();
+    let output = Command::new(checkout("scripts/deploy.sh"))
+        .arg("up")
+        .env("KUBECTL", binaries::find("kubectl"))
+        .env("KUBECONFIG", nowhere.path())
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("KUBECONFIG") && said.contains("kind create cluster"), "{said}");
+}

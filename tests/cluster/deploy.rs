@@ -85,11 +85,12 @@ async fn every_variant_is_taken_by_the_api_server_and_its_pods_by_the_restricted
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let variants = [
         ("config/default", rendered(&checkout("config/default"))),
+        // With the namespace `crawl`, which the one after the next needs.
+        ("samples", rendered(&checkout("config/samples/cluster"))),
         ("config/large", rendered(&checkout("config/large"))),
         ("config/namespaced", rendered(&checkout("config/namespaced"))),
         ("components", with_components(&["large", "kvm-ssh", "tls", "network-policy"])),
         ("config/install.yaml", std::fs::read_to_string(checkout("config/install.yaml")).unwrap()),
-        ("samples", rendered(&checkout("config/samples/cluster"))),
     ];
     for (name, text) in &variants {
         let said = apply(&plane, text);

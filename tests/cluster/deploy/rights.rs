@@ -75,10 +75,10 @@ async fn lives_on(variant: &str, arguments: &[&str], more_unused: &[&str]) {
     let Some(site) = Site::new() else { return };
     let client = plane.client().await;
     let shipped = documents(&rendered(&checkout(variant)));
+    let said = plane.kubectl(&["create", "namespace", "crawl"]);
+    assert!(said.ok, "{said:?}");
     let said = apply(&plane, &rendered(&checkout(variant)));
     assert!(said.ok, "{said:?}");
-    let said = plane.kubectl(&["create", "namespace", "crawl"]);
-    assert!(said.ok || said.err.contains("AlreadyExists"), "{said:?}");
 
     // What a controller would put there.
     plane.service_account("crawl-proxies", "default").await;
@@ -201,6 +201,8 @@ async fn with_rights_in_one_namespace_only_it_lives_the_same_life() {
 async fn the_shipped_rights_reach_no_secret_that_is_not_needed() {
     // Of the variant for one namespace: nothing of any other.
     let plane = Plane::start(Options::default()).await;
+    let said = plane.kubectl(&["create", "namespace", "crawl"]);
+    assert!(said.ok, "{said:?}");
     let said = apply(&plane, &rendered(&checkout("config/namespaced")));
     assert!(said.ok, "{said:?}");
     let client = plane.client_for(&plane.token(NAMESPACE, NAME).await).await;

@@ -39,7 +39,7 @@ fn right(verb: &str, group: &str, resource: &str, namespace: &str) -> String {
     format!("{verb} {group}{slash}{resource}{place}")
 }
 
-/// What the shipped Roles and ClusterRoles grant.
+/// What the shipped roles grant.
 fn granted(documents: &[Value]) -> BTreeSet<String> {
     let mut rights = BTreeSet::new();
     for role in of_kind(documents, "Role").chain(of_kind(documents, "ClusterRole")) {

@@ -42,6 +42,14 @@ async fn a_refused_configuration_is_permanent_with_squids_own_words_and_leaves_n
 }
 
 #[tokio::test]
+async fn a_squid_that_is_killed_has_refused_nothing() {
+    let Some(mut rig) = rig() else { return };
+    rig.script("kill -9 $$");
+    let created = rig.process().create(&rig.spec(&rig.mark())).await;
+    assert_told(created, Class::Transient, Reason::InstanceStopped, &["ended at once"]);
+}
+
+#[tokio::test]
 async fn a_squid_that_ends_at_once_for_another_cause_is_transient_with_its_words() {
     let Some(mut rig) = rig() else { return };
     rig.script("[ \"$1\" = -k ] && exit 0\necho 'FATAL: the moon is full' >&2\nexit 1");

@@ -29,11 +29,14 @@ mod squids;
 mod target;
 
 mod crd;
+mod group;
 mod kit;
 mod kubelet;
 mod life;
 mod pod_proxies;
 mod pods;
+mod relay;
+mod replicas;
 
 /// Long enough that only a defect reaches it, also where many tests share two processors.
 const AMPLE: Duration = Duration::from_mins(1);

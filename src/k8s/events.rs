@@ -79,7 +79,8 @@ impl Events {
     /// Writes what is queued, one after the other.
     pub(super) fn writer(self: &Arc<Self>) -> ChildSpec {
         let events = self.clone();
-        task("events", move |stop| {
+        // The actor that tests the claim is `events`, and ids are given once under a supervisor.
+        task("events/cluster", move |stop| {
             let events = events.clone();
             async move {
                 let mut queued = events.queued.lock().await;
@@ -141,9 +142,9 @@ impl Events {
         let name = subject.name.as_deref().unwrap_or_default();
         Written {
             metadata: ObjectMeta {
-                // Names of objects have up to 253 characters, and so has this.
+                // Names of objects have up to 253 characters, and so has this. The API server takes no dot at the end.
                 generate_name: Some(format!(
-                    "{}.",
+                    "{}-",
                     name.chars().take(200).collect::<String>().trim_end_matches(['.', '-'])
                 )),
                 namespace: Some(subject.namespace.clone().unwrap_or_else(|| "default".to_owned())),

@@ -34,6 +34,8 @@ mod kit;
 mod kubelet;
 mod life;
 mod pod_proxies;
+mod objects;
+mod outages;
 mod pods;
 mod relay;
 mod replicas;

@@ -28,6 +28,7 @@ mod squids;
 #[path = "../e2e/target.rs"]
 mod target;
 
+mod churn;
 mod crd;
 mod group;
 mod kit;

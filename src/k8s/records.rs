@@ -13,7 +13,7 @@ use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::Status;
 use egress_actors::ports::{ProviderHealth, Records};
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kube::core::{ObjectMeta, PartialObjectMeta};
+use kube::core::{ApiResource, DynamicObject, ObjectMeta, PartialObjectMeta};
 use kube::{Api, Client, Resource as _};
 use serde_json::{Value, json};
 
@@ -40,6 +40,11 @@ impl ClusterRecords {
 
     fn proxies(&self, key: &ProxyKey) -> Api<Proxy> {
         Api::namespaced(self.0.clone(), key.namespace())
+    }
+
+    /// For answers that may be no Proxy.
+    fn untyped(&self, key: &ProxyKey) -> Api<DynamicObject> {
+        Api::namespaced_with(self.0.clone(), key.namespace(), &ApiResource::erase::<Proxy>(&()))
     }
 
     fn healths(&self) -> Api<provider_health::ProviderHealth> {
@@ -92,6 +97,19 @@ impl ClusterRecords {
         Err(last.expect("each try but the last that returned left an error"))
     }
 
+    /// For an object that no apply can be computed for: its spec is not what the definition says.
+    async fn replace_status(&self, key: &ProxyKey, uid: &Uid, wanted: &Status) -> Result<(), OpError> {
+        let operations = json!([
+            test("/metadata/uid", json!(uid.as_str())),
+            {"op": "add", "path": "/status", "value": status::written(wanted)},
+        ]);
+        let operations = serde_json::from_value(operations).expect("each is an operation of RFC 6902");
+        let (proxies, patch): (_, Patch<()>) = (self.untyped(key), Patch::Json(operations));
+        let params = PatchParams { field_manager: Some(NAME.to_owned()), ..PatchParams::default() };
+        let sent = proxies.patch_status(key.name(), &params, &patch);
+        failure::call(format!("write the status of malformed proxy {key}"), sent).await.map(drop)
+    }
+
     async fn apply_status<K>(&self, api: Api<K>, name: &str, object: Value) -> Result<(), kube::Error>
     where
         K: kube::Resource + serde::de::DeserializeOwned + Clone + fmt::Debug,
@@ -99,6 +117,11 @@ impl ClusterRecords {
         let params = PatchParams::apply(NAME).force();
         api.patch_status(name, &params, &Patch::Apply(object)).await.map(drop)
     }
+}
+
+/// An object that was written under an older definition, and cannot be merged with anything under this one.
+fn is_untyped(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.message.contains("failed to create typed live object"))
 }
 
 /// A test failed (422 with JSON patch), or a write came between (409).
@@ -177,6 +200,7 @@ impl Records for ClusterRecords {
         let sent = self.apply_status(self.proxies(key), key.name(), object);
         match tokio::time::timeout(failure::CALL_WITHIN, sent).await {
             Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if is_untyped(&error) => self.replace_status(key, uid, wanted).await,
             // The uid is another one, or a write of ours is on its way: a look tells which.
             Ok(Err(error)) if failure::is_conflict(&error) => {
                 self.find(key, uid).await?;

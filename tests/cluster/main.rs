@@ -28,13 +28,19 @@ mod squids;
 #[path = "../e2e/target.rs"]
 mod target;
 
+mod churn;
 mod crd;
 mod deploy;
+mod group;
 mod kit;
 mod kubelet;
 mod life;
+mod objects;
+mod outages;
 mod pod_proxies;
 mod pods;
+mod relay;
+mod replicas;
 
 /// Long enough that only a defect reaches it, also where many tests share two processors.
 const AMPLE: Duration = Duration::from_mins(1);

@@ -174,6 +174,11 @@ impl Plane {
         format!("https://127.0.0.1:{}", self.ports.api)
     }
 
+    /// The port of the API server.
+    pub(crate) fn port(&self) -> u16 {
+        self.ports.api
+    }
+
     /// The certificate that its clients trust.
     pub(crate) fn authority(&self) -> PathBuf {
         settings::authority(self.dir.path())

@@ -12,7 +12,7 @@ use crate::eventually;
 use crate::group::{Group, ask, granted};
 use crate::life::Proxies;
 use crate::manifest::external;
-use crate::plane::Plane;
+use crate::plane::{Audited, Plane};
 use crate::site::Site;
 use crate::squids::OwnSquid;
 
@@ -126,7 +126,7 @@ async fn a_leader_that_was_frozen_past_its_claim_starts_no_write_when_it_wakes()
     })
     .await;
     // It has had the time for whatever it meant to do: it polls each two seconds.
-    let polls = |lines: &[crate::plane::Audited]| lines.iter().filter(|line| line.verb == "get").count();
+    let polls = |lines: &[Audited]| lines.iter().filter(|line| line.verb == "get").count();
     eventually("it polls the record as a standby", async || {
         (polls(&group.asked_since("op-a", woken)) >= 4).then_some(())
     })
@@ -134,7 +134,7 @@ async fn a_leader_that_was_frozen_past_its_claim_starts_no_write_when_it_wakes()
     let written: Vec<_> = group
         .asked_since("op-a", woken)
         .into_iter()
-        .filter(|line| line.is_write())
+        .filter(Audited::is_write)
         .map(|line| format!("{} {} {}", line.verb, line.object_ref.resource, line.object_ref.name))
         .collect();
     assert_eq!(written, ["patch pods op-a"]);

@@ -23,7 +23,7 @@ use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
 use crate::kit::actor::InitError;
 use crate::kit::{Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Ref, Timers};
-use crate::ports::{Applied, Rejected};
+use crate::ports::{Applied, Event, Rejected, Severity, Subject};
 use crate::proxy::{ProxyHandle, Wires};
 
 /// Between attempts to drop the finalizer of a parked Proxy that was given up.
@@ -257,8 +257,18 @@ impl Proxies {
             conditions: vec![condition(ConditionType::Ready, Truth::False)],
             ..Status::blank(Phase::Failed, rejected.generation)
         };
-        tracing::warn!(proxy = %rejected.key, error = %rejected.message, "proxy is not valid");
+        self.warn_invalid(rejected);
         self.wires.records.status(&rejected.key, &rejected.uid, status);
+    }
+
+    /// Reaches people also where the object takes no status.
+    fn warn_invalid(&self, rejected: &Rejected) {
+        self.wires.events.emit(Event {
+            about: Subject::Proxy(rejected.key.clone(), rejected.uid.clone()),
+            severity: Severity::Warning,
+            reason: Reason::SpecInvalid,
+            note: rejected.message.clone(),
+        });
     }
 
     fn gone(&mut self, key: &ProxyKey, uid: &Uid, ctx: &mut Ctx<ProxiesMsg>) {

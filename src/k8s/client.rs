@@ -11,8 +11,9 @@ use kube::{Api, Client, Config};
 
 use super::failure;
 
-/// The server ends each watch after this long.
-pub(super) const WATCH_FOR: Duration = Duration::from_secs(180);
+/// The server ends each watch after this long; it goes on from where it was, without a list. A watch whose network
+/// swallows everything is noticed soon after.
+pub(super) const WATCH_FOR: Duration = Duration::from_secs(60);
 
 /// An answer that stalls longer between two bytes is not coming any more.
 const CALL_STALLS_AFTER: Duration = Duration::from_secs(20);

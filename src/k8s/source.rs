@@ -72,7 +72,7 @@ impl ProxySource for Source {
     fn events(&self) -> BoxStream<'static, SourceEvent> {
         let (listed, secrets_listed) = watch::channel(false);
         let (proxies, secrets) = (self.proxies(), self.secrets());
-        let config = watcher::Config::default().timeout(u32::try_from(WATCH_FOR.as_secs()).unwrap_or(180));
+        let config = watcher::Config::default().timeout(u32::try_from(WATCH_FOR.as_secs()).unwrap_or(60));
         let labelled = config.clone().labels(&format!("{SECRET_LABEL}=true"));
         let secrets =
             feed(move || watcher::watcher(secrets.clone(), labelled.clone()).boxed(), SecretsFold::new(listed));

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-scripts/setup.sh
+scripts/setup.sh setsid=util-linux
 need_cargo
 
 lease_port=${DEMO_LEASE_PORT:-8090} admin_port=${DEMO_ADMIN_PORT:-8080} echo_port=${DEMO_ECHO_PORT:-8092}
@@ -64,7 +64,9 @@ note "listens on 127.0.0.1:$bought_port"
 
 say "The operator, on config/samples/standalone"
 token=$(openssl rand -hex 16)
-DISCOVERY_TOKEN=$token "$target/debug/egress-proxies-operator" \
+# In a session of its own: a Ctrl-C would reach it too, and our own signal would then be the second, which ends it at once
+# and leaves its Squids.
+DISCOVERY_TOKEN=$token setsid "$target/debug/egress-proxies-operator" \
   --standalone config/samples/standalone --state-dir "$work/state" \
   --providers-config config/samples/providers-standalone.yaml \
   --discovery-addr "127.0.0.1:$lease_port" --admin-addr "127.0.0.1:$admin_port" \

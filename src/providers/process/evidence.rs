@@ -75,9 +75,10 @@ fn without_forks(family: &[(Child, i32)]) -> Vec<Child> {
 /// The processes that run on this uid's configuration: one, if all is well. One that is just ending counts, although it
 /// has no arguments any more: it may still hold its port.
 pub(super) fn of(site: &Site, uid: &Uid) -> Result<Vec<Child>, OpError> {
-    let ending = record(site, uid).filter(|&child| is_ending(child));
+    let recorded = record(site, uid);
     let mut children = all(site)?.remove(uid).unwrap_or_default();
-    children.extend(ending.filter(|child| !children.contains(child)));
+    // Asked after the look: one that gives its arguments up in between would be seen by neither.
+    children.extend(recorded.filter(|child| !children.contains(child) && is_ending(*child)));
     Ok(children)
 }
 

@@ -71,7 +71,8 @@ up() {
   mkdir -p "$images"
   chmod 711 "$state"
   say "Images, without a registry"
-  scripts/node/images.sh "$images"
+  # In namespaces of their own, so that no mount and no process of the build stays either.
+  setpriv --pdeathsig KILL -- unshare --mount --pid --fork --kill-child --mount-proc scripts/node/images.sh "$images"
   say "A node"
   # Programs may be in either place; one folder makes it one place.
   mkdir -p "$state/bin"

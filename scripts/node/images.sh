@@ -73,7 +73,8 @@ gcc -static -Os -s -o "$work/pause/pause" scripts/node/pause.c
 image pause "$work/pause" 'USER 65535:65535' 'ENTRYPOINT ["/pause"]'
 
 bare "$work/squid"
-put "$work/squid" /usr/sbin/squid /usr/lib/squid/basic_ncsa_auth /usr/share/squid /etc/squid/errorpage.css
+put "$work/squid" /usr/sbin/squid /usr/lib/squid/basic_ncsa_auth /usr/lib/squid/unlinkd /usr/share/squid \
+  /etc/squid/errorpage.css
 image squid "$work/squid" 'USER 13:13' 'ENTRYPOINT ["/usr/sbin/squid", "-N"]'
 
 bare "$work/crawler"

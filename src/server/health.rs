@@ -182,6 +182,16 @@ mod tests {
     }
 
     #[test]
+    fn who_ends_and_hands_over_stays_in_its_service() {
+        let ending = Arc::default();
+        let bad = Check::needed("leases", || Err("the lease registry is not started".to_owned())).until(&ending);
+        assert!(!readiness(std::slice::from_ref(&bad)).is_ready);
+        ending.store(true, Ordering::SeqCst);
+        let told = readiness(&[bad]);
+        assert!(told.is_ready && told.lines.contains("ending: the lease registry"), "{}", told.lines);
+    }
+
+    #[test]
     fn a_known_fleet_is_served_while_its_source_cannot_be_read() {
         let error =
             OpError { class: Class::Transient, reason: Reason::Unreachable, detail: "no such directory".into() };

@@ -165,7 +165,12 @@ impl Crawlers {
         self.tally.lock().unwrap().count("ok")
     }
 
-    /// The count of what came in the way of this.
+    /// Something came that was not what they asked for.
+    pub(crate) fn is_missed(&self) -> bool {
+        self.tally.lock().unwrap().counts.keys().any(|(_, told)| told != "ok")
+    }
+
+    /// All that they were told.
     pub(crate) async fn stop(self) -> Tally {
         self.stop.store(true, Ordering::SeqCst);
         for task in self.tasks {

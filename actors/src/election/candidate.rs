@@ -385,3 +385,50 @@ impl Behavior for Election {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::domain::claim::{ClaimRecord, LET_GO};
+
+    /// Tells these one after the other, and the last one again and again.
+    struct Told(Mutex<Vec<Result<&'static str, OpError>>>);
+
+    #[async_trait]
+    impl ClaimStore for Told {
+        async fn read(&self) -> Result<Option<Stored>, OpError> {
+            let mut told = self.0.lock().unwrap();
+            let holder = if told.len() > 1 { told.remove(0) } else { told[0].clone() }?;
+            let lease = if holder == "a" { LET_GO } else { Duration::from_secs(15) };
+            let at = std::time::SystemTime::UNIX_EPOCH;
+            let record = ClaimRecord { holder: holder.into(), lease, acquired_at: at, renewed_at: at, transitions: 1 };
+            Ok(Some(Stored { record, version: "1".into() }))
+        }
+
+        async fn write(&self, _: &ClaimWrite) -> Result<Claimed, OpError> {
+            Ok(Claimed::Overtaken)
+        }
+
+        async fn mark_leader(&self, _: bool) -> Result<(), OpError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_let_go_waits_for_the_next_one_and_not_for_ever() {
+        let away = || Err(OpError::transient(Reason::Unreachable, "away"));
+        let within = Duration::from_secs(5);
+        for (told, next) in
+            [(vec![Ok("a"), away(), Ok("a"), Ok("b")], Some("b")), (vec![Ok("a")], None), (vec![away()], None)]
+        {
+            let begun = tokio::time::Instant::now();
+            let found = successor(&Told(Mutex::new(told)), "a", within).await;
+            assert_eq!(found.as_deref(), next);
+            assert!(begun.elapsed() <= within);
+        }
+    }
+}

@@ -28,7 +28,8 @@ pub(crate) async fn undeploy_leaves_nothing(cluster: &Cluster, before: BTreeSet<
     cluster.figure("make undeploy, with its Proxies", &format!("{:.1} s", begun.elapsed().as_secs_f64()));
     cluster.kubectl(&["delete", "namespace", CRAWL, "--timeout=60s"]).await;
     let after = everything(cluster).await;
-    let left: Vec<_> = after.difference(&before).collect();
+    // The kubelet's own, if it came late.
+    let left: Vec<_> = after.difference(&before).filter(|name| *name != "lease.coordination.k8s.io/node-1").collect();
     assert!(left.is_empty(), "{left:#?}");
     for program in ["egress-proxies-operator", "squid"] {
         let running = crate::processes::Process::of("", program);

@@ -6,8 +6,9 @@
 
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt as _;
-use kube::api::EvictParams;
+use kube::api::{Api, EvictParams};
 
 use crate::cluster::{Cluster, NAME, SYSTEM, is_ready};
 use crate::crawler::{Crawlers, Tally};
@@ -33,6 +34,13 @@ pub(crate) async fn an_eviction_of_the_leader_refuses_no_connection(cluster: &Cl
     let leader = cluster.settled().await;
     let crawlers = Crawlers::start(cluster, "px-1").await;
     going(&crawlers).await;
+    // While a rollout has one more than wanted, two may go.
+    let budgets = Api::<PodDisruptionBudget>::namespaced(cluster.client.clone(), SYSTEM);
+    eventually("the budget has counted two", async || {
+        let status = budgets.get(NAME).await.unwrap().status?;
+        (status.disruptions_allowed == 1 && status.current_healthy == 2).then_some(())
+    })
+    .await;
     let (pods, evict) = (cluster.pods(SYSTEM), EvictParams::default());
     pods.evict(&leader.name_any(), &evict).await.unwrap();
     // The budget lets one go at a time: a drain waits for the next one to be ready.

@@ -361,13 +361,12 @@ impl Behavior for Election {
                 Ok(Ok(true)) => {
                     tracing::info!(epoch, "the claim is let go: the next one starts at once");
                     if let Some(within) = hand_over {
-                        match successor(&*store, &me, within).await {
-                            Some(next) => {
-                                tracing::info!(%next, "the claim has a new holder");
-                                ballot.holder.store(Some(Arc::new(next)));
-                                tokio::time::sleep(KNOWN_AFTER).await;
-                            }
-                            None => tracing::info!(waited_s = within.as_secs(), "nobody takes the claim"),
+                        if let Some(next) = successor(&*store, &me, within).await {
+                            tracing::info!(%next, "the claim has a new holder");
+                            ballot.holder.store(Some(Arc::new(next)));
+                            tokio::time::sleep(KNOWN_AFTER).await;
+                        } else {
+                            tracing::info!(waited_s = within.as_secs(), "nobody takes the claim");
                         }
                     }
                 }

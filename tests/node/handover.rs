@@ -38,7 +38,7 @@ pub(crate) async fn an_eviction_of_the_leader_refuses_no_connection(cluster: &Cl
     let budgets = Api::<PodDisruptionBudget>::namespaced(cluster.client.clone(), SYSTEM);
     eventually("the budget has counted two", async || {
         let status = budgets.get(NAME).await.unwrap().status?;
-        (status.disruptions_allowed == 1 && status.current_healthy == 2).then_some(())
+        (status.disruptions_allowed == Some(1) && status.current_healthy == Some(2)).then_some(())
     })
     .await;
     let (pods, evict) = (cluster.pods(SYSTEM), EvictParams::default());

@@ -22,6 +22,7 @@ can() {
   [ -d /sys/fs/cgroup/memory ] || [ -e /sys/fs/cgroup/cgroup.controllers ] || die "A node needs cgroups at /sys/fs/cgroup."
   [ -w /sys/fs/cgroup ] && mkdir -p "$(a_cgroup)" 2>/dev/null || die "A node needs to make cgroups, and /sys/fs/cgroup cannot be written."
   rmdir "$(a_cgroup)" 2>/dev/null || true
+  [ "$(df --output=avail -k "$(dirname "$state")" | tail -n 1)" -gt $((2 << 20)) ] || die "A node needs 2 GiB of room in $(dirname "$state")."
   unshare --mount --net --pid --fork true 2>/dev/null || die "A node needs mount, network and process namespaces (unshare)."
   command -v apt-get >/dev/null || command -v containerd >/dev/null ||
     die "A node needs containerd, runc, CNI plugins and buildah, and there is no apt-get to install them."
@@ -123,7 +124,9 @@ case ${1:-} in
     trap 'down' EXIT
     trap 'exit 130' INT TERM HUP
     up tied
-    (inside "$@") 9>&-
+    # Waited for in the background: a trap would wait for the end of what runs in the foreground.
+    (inside "$@") 9>&- &
+    wait $!
     ;;
   *) die "usage: scripts/node.sh can|up|down|in COMMAND ..|run COMMAND .." ;;
 esac

@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 CONTAINER_TOOL ?= docker
 export IMG CONFIG KUBECTL DEPLOY_TIMEOUT DEPLOY_WAIT PROXIES
-.PHONY: help demo test lint build crds manifests image install deploy undeploy run-dev bench bench-probes bench-scale bench-isolation clean
+.PHONY: help demo test e2e lint build crds manifests image install deploy undeploy run-dev bench bench-probes bench-scale bench-isolation clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -12,6 +12,9 @@ demo: ## Builds, makes 3 Squids, leases one, crawls through it; then keeps servi
 
 test: ## All tests, on real parts
 	@scripts/test.sh
+
+e2e: ## The deployed product on a real node of this machine (root): kubelet, containerd, real Squid pods; E2E_ONLY=handover
+	@scripts/e2e.sh
 
 lint: ## Format, clippy, docs, unused dependencies
 	@scripts/lint.sh

@@ -14,6 +14,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use egress_actors::domain::plan::Settings;
@@ -121,9 +122,13 @@ async fn supervise(
     let operator = Operator::wire(&env, &ports, entries, &settings(&config, &world, edge.clone()));
     let handles = operator.handles.clone();
 
-    let servers = servers(&config, &handles, &world, opener, telemetry, &edge).await?;
+    let ending = Arc::new(AtomicBool::new(false));
+    let (servers, chores) = children(&config, &handles, &world, opener, telemetry, &edge, &ending).await?;
     world.tell_start(&config);
-    let mut root = operator.start(servers);
+    // Who hands over is asked until another one leads, and is asked first while none does: a standby has its answer.
+    let (first, last) =
+        if world.hands_over() { (servers, chores) } else { (Vec::new(), servers.into_iter().chain(chores).collect()) };
+    let mut root = operator.start(first, last);
     let (asked, in_vain) = tokio::select! {
         exit = root.ended() => {
             let why = match exit {
@@ -144,9 +149,10 @@ async fn supervise(
         }
         signal = signals.first() => (signal, false),
     };
-    let ending = shutdown::end(asked, in_vain, root, &handles, &world, STOP_WITHIN);
+    ending.store(world.hands_over(), Ordering::SeqCst);
+    let ended = shutdown::end(asked, in_vain, root, &handles, &world, STOP_WITHIN);
     tokio::select! {
-        in_order = ending => Ok(if in_order && !in_vain { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        in_order = ended => Ok(if in_order && !in_vain { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         again = signals.second() => {
             tracing::warn!(signal = again, "a second signal: ending at once");
             Ok(ExitCode::from(130))
@@ -175,15 +181,16 @@ fn settings(config: &Config, world: &World, edge: tokio::runtime::Handle) -> Ope
     }
 }
 
-/// The listeners and the small chores, as children that start last.
-async fn servers(
+/// The two servers, and the small chores.
+async fn children(
     config: &Config,
     handles: &Handles,
     world: &World,
     opener: open::Opener,
     telemetry: &Telemetry,
     edge: &tokio::runtime::Handle,
-) -> Result<Vec<ChildSpec>, StartError> {
+    ending: &Arc<AtomicBool>,
+) -> Result<(Vec<ChildSpec>, Vec<ChildSpec>), StartError> {
     let tls = match &config.tls {
         Some(files) => Some(Tls::load(&files.cert, &files.key).await?),
         None => None,
@@ -197,7 +204,7 @@ async fn servers(
         env: handles.env.clone(),
         directory: handles.directory.clone(),
         tokens: Tokens::one(config.admin.token.as_ref()),
-        checks: checks(handles, config, world, &reload),
+        checks: checks(handles, config, world, &reload).into_iter().map(|check| check.until(ending)).collect(),
         controls: Controls {
             metrics: Arc::new(move || exporter.render()),
             reload: Arc::new(move || Box::pin(asked.clone().now())),
@@ -209,12 +216,14 @@ async fn servers(
             problems: Arc::new(move || watched.problems()),
         },
     };
-    let mut children = vec![
+    let servers = vec![
         listening("--admin-addr", "server/admin", config.admin.addr, tls.clone(), move || admin.clone().router())?
             .on(edge),
         listening("--discovery-addr", "server/leases", config.lease_api.addr, tls.clone(), move || {
             lease_api.clone().router()
         })?,
+    ];
+    let mut chores = vec![
         task("upkeep", {
             let (handles, world, exporter) = (handles.clone(), world.clone(), telemetry.exporter.clone());
             move |stop| upkeep::run(handles.clone(), world.clone(), exporter.clone(), stop)
@@ -223,7 +232,7 @@ async fn servers(
     ];
     if let Some(address) = config.echo_addr {
         let listener = Listener::bind("--echo-addr", address)?;
-        children.push(task("server/echo", move |stop| {
+        chores.push(task("server/echo", move |stop| {
             let listener = listener.again();
             async move {
                 let listener = listener?;
@@ -232,14 +241,14 @@ async fn servers(
             }
         }));
     }
-    children.extend(world.children());
+    chores.extend(world.children());
     if let Some(tls) = tls {
-        children.push(task("tls", move |stop| {
+        chores.push(task("tls", move |stop| {
             let tls = tls.clone();
             async move { tls.follow(stop).await }
         }));
     }
-    Ok(children)
+    Ok((servers, chores))
 }
 
 fn checks(handles: &Handles, config: &Config, world: &World, reload: &reload::Reload) -> Vec<Check> {

@@ -172,9 +172,10 @@ impl Operator {
         Self { handles, children }
     }
 
-    /// Starts everything, the servers last, so that nobody is answered before there is an answer.
-    pub fn start(self, servers: Vec<ChildSpec>) -> Root {
-        let children: Arc<[ChildSpec]> = self.children.into_iter().chain(servers).collect();
+    /// Starts everything, `last` last, so that nobody is answered before there is an answer. What is `first` is there also
+    /// while everything else ends, and answers for it.
+    pub fn start(self, first: Vec<ChildSpec>, last: Vec<ChildSpec>) -> Root {
+        let children: Arc<[ChildSpec]> = first.into_iter().chain(self.children).chain(last).collect();
         // To start a child that is there is to do nothing, so the second one of a name would silently be missing.
         let mut names = HashSet::new();
         let twice = children.iter().map(ChildSpec::id).find(|id| !names.insert(*id));

@@ -271,7 +271,7 @@ pub trait ClaimStore: Send + Sync + 'static {
     async fn read(&self) -> Result<Option<Stored>, OpError>;
     /// The record as it is stored now, or that another write came before.
     async fn write(&self, write: &ClaimWrite) -> Result<Claimed, OpError>;
-    /// Marks this replica's pod as the leader's, after taking the mark from all others; or takes it from this one only.
+    /// Marks this replica's pod as the leader's, and then takes the mark from all others; or takes it from this one only.
     async fn mark_leader(&self, leads: bool) -> Result<(), OpError>;
 }
 

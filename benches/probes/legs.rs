@@ -270,7 +270,7 @@ fn operator(site: &Site, tally: &Arc<Tally>) -> Result<Root, Trouble> {
     let nth = move |n| (n < PROXIES).then(|| fleet::external(n, endpoint.clone(), check.clone()).ok()).flatten();
     let env = Env::new(Clock::System);
     let settings = fleet::settings(WORKERS, site.target.clone())?;
-    Ok(Operator::wire(&env, &fleet::ports(nth, prober), Vec::new(), &settings).start(Vec::new()))
+    Ok(Operator::wire(&env, &fleet::ports(nth, prober), Vec::new(), &settings).start(Vec::new(), Vec::new()))
 }
 
 // --- the bound

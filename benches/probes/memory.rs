@@ -235,7 +235,7 @@ async fn grown_by(ports: &Ports, before: u64) -> Result<u64, Trouble> {
     let target = Arc::new("https://target.example/generate_204".parse()?);
     let operator = Operator::wire(&env, ports, Vec::new(), &fleet::settings(64, target)?);
     let handles = operator.handles.clone();
-    let root = operator.start(Vec::new());
+    let root = operator.start(Vec::new(), Vec::new());
     until("all Proxies are Ready", || ready(&handles) == COUNT).await?;
     let grown = grown_since(before).await?;
     if ready(&handles) != COUNT {

@@ -107,6 +107,8 @@ impl ClaimStore for LeaseClaim {
 
     async fn mark_leader(&self, leads: bool) -> Result<(), OpError> {
         let Some(me) = &self.identity.pod else { return Ok(()) };
+        // Ours first: between the two the Service leads to one that sends on, and never to nobody.
+        self.label(&me.name, Some(&me.uid), leads.then_some(LEADER)).await?;
         if leads {
             let marked = ListParams::default().labels(&format!("{ROLE_LABEL}={LEADER},app.kubernetes.io/name={NAME}"));
             let what = format!("list the pods of {}", self.identity.namespace);
@@ -119,7 +121,7 @@ impl ClaimStore for LeaseClaim {
                 }
             }
         }
-        self.label(&me.name, Some(&me.uid), leads.then_some(LEADER)).await
+        Ok(())
     }
 }
 

@@ -144,9 +144,14 @@ impl<F: Folds, O: Fn() -> Watch<F::Object>> Feed<F, O> {
             tokio::time::sleep(pause).await;
         }
         let watch = self.watch.get_or_insert_with(&self.open);
-        // kube limits a silent watch itself, and a list by nothing.
-        let limit = if self.listing { LIST_STALLS_AFTER } else { WATCH_FOR + LIST_STALLS_AFTER };
-        let error = match tokio::time::timeout(limit, watch.next()).await {
+        // The connection limits a silent watch ([`WATCH_FOR`] and a bit), and nothing limits a list. That a watch has ended
+        // in its time and goes on in the next one is not told here: where nothing happens, nothing is.
+        let next = if self.listing {
+            tokio::time::timeout(LIST_STALLS_AFTER, watch.next()).await
+        } else {
+            Ok(watch.next().await)
+        };
+        let error = match next {
             Ok(Some(Ok(event))) => {
                 match &event {
                     Event::Init => self.listing = true,
@@ -162,7 +167,7 @@ impl<F: Folds, O: Fn() -> Watch<F::Object>> Feed<F, O> {
             Ok(None) => OpError::transient(Reason::Internal, format!("the watch of {} ended", F::OF)),
             Err(_) => OpError::transient(
                 Reason::Timeout,
-                format!("the watch of {} got no answer within {} s", F::OF, limit.as_secs()),
+                format!("the list of {} got no answer within {} s", F::OF, LIST_STALLS_AFTER.as_secs()),
             ),
         };
         self.watch = None;
@@ -272,4 +277,37 @@ fn named(secret: &PartialObjectMeta<Secret>) -> Option<(SecretName, String)> {
 
 fn secret_changed((namespace, name): &SecretName) -> SourceEvent {
     SourceEvent::SecretChanged { namespace: Arc::clone(namespace), name: Arc::clone(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A watch that begins with these, and then says nothing for ever.
+    fn opened(
+        times: &Arc<AtomicU32>,
+        begins: fn() -> Vec<Event<PartialObjectMeta<Secret>>>,
+    ) -> impl Fn() -> Watch<PartialObjectMeta<Secret>> + use<> {
+        let times = times.clone();
+        move || {
+            times.fetch_add(1, Ordering::SeqCst);
+            stream::iter(begins().into_iter().map(Ok)).chain(stream::pending()).boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_in_which_nothing_happens_is_not_read_anew_and_a_list_that_stalls_is() {
+        for (begins, opens) in
+            [((|| vec![Event::Init, Event::InitDone]) as fn() -> Vec<_>, 1..=1), (|| vec![Event::Init], 5..=20)]
+        {
+            let times = Arc::default();
+            let mut feed = feed(opened(&times, begins), SecretsFold::new(watch::channel(false).0));
+            assert!(tokio::time::timeout(Duration::from_mins(10), feed.next()).await.is_err(), "it has no news");
+            let times = times.load(Ordering::SeqCst);
+            assert!(opens.contains(&times), "{times}");
+        }
+    }
 }

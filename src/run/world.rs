@@ -25,6 +25,10 @@ use crate::standalone::{Options, Problem, Standalone};
 /// Looks at the manifests come each second; one that takes so long is stuck in a file system that hangs.
 const LOOK_WITHIN: Duration = Duration::from_secs(15);
 
+/// A replica that stands by looks every two seconds or so whether the claim is free. Where there is none, a pod that ends
+/// waits so long in vain.
+const HAND_OVER: Duration = Duration::from_secs(5);
+
 /// The one that was asked for, opened.
 #[derive(Debug, Clone)]
 pub(super) enum World {
@@ -106,6 +110,14 @@ impl World {
         match self {
             Self::Directory(..) => Vec::new(),
             Self::Cluster(cluster, _) => cluster.children(),
+        }
+    }
+
+    /// Whether a Service leads crawlers to this replica while it leads, so that it must be there until another one does.
+    pub(super) fn hands_over(&self) -> bool {
+        match self {
+            Self::Directory(..) | Self::Cluster(_, None) => false,
+            Self::Cluster(_, Some(candidacy)) => candidacy.settings.hand_over.is_some(),
         }
     }
 
@@ -194,7 +206,9 @@ async fn stand(cluster: &Arc<Cluster>, mode: &config::Cluster, edge: &Handle) ->
         .spawn(async move { there.claim_store() })
         .await
         .map_err(|error| StartError::Runtime(std::io::Error::other(error)))??;
-    Ok(Some(Candidacy { store, identity: cluster.identity().replica.clone(), settings: ClaimSettings::default() }))
+    let hand_over = cluster.identity().pod.as_ref().map(|_| HAND_OVER);
+    let settings = ClaimSettings { hand_over, ..ClaimSettings::default() };
+    Ok(Some(Candidacy { store, identity: cluster.identity().replica.clone(), settings }))
 }
 
 fn problem(found: Problem) -> ManifestProblem {

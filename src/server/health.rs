@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use egress_actors::election::{Claim, ClaimState};
@@ -40,6 +41,17 @@ impl Check {
     /// Not ready while it fails.
     pub fn needed(name: &'static str, run: impl Fn() -> Told + Send + Sync + 'static) -> Self {
         Self { name, run: Arc::new(run), decides: true }
+    }
+
+    /// Without a say from the moment at which that is set: who ends is asked for nothing but to hand over.
+    #[must_use]
+    pub fn until(self, ending: &Arc<AtomicBool>) -> Self {
+        let (ending, run) = (ending.clone(), self.run);
+        let run = move || match run() {
+            Err(text) if ending.load(Ordering::SeqCst) => Ok(format!("ending: {text}")),
+            told => told,
+        };
+        Self { run: Arc::new(run), ..self }
     }
 
     /// Told, and without a say.
@@ -167,6 +179,16 @@ mod tests {
         let not = readiness(&[well, bad, told]);
         assert_eq!((not.is_ready, not.lines.lines().last()), (false, Some("not ready")));
         assert!(not.lines.contains("[-]c: gone\n"), "{}", not.lines);
+    }
+
+    #[test]
+    fn who_ends_and_hands_over_stays_in_its_service() {
+        let ending = Arc::default();
+        let bad = Check::needed("leases", || Err("the lease registry is not started".to_owned())).until(&ending);
+        assert!(!readiness(std::slice::from_ref(&bad)).is_ready);
+        ending.store(true, Ordering::SeqCst);
+        let told = readiness(&[bad]);
+        assert!(told.is_ready && told.lines.contains("ending: the lease registry"), "{}", told.lines);
     }
 
     #[test]

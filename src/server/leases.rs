@@ -94,9 +94,11 @@ type Body = Result<Bytes, BytesRejection>;
 /// Before the body is read, and for routes that do not exist too.
 async fn authenticate(State(api): Api, mut request: Request, next: Next) -> Response {
     match lease_caller(&api.tokens, request.headers(), request.uri()) {
-        // It has no book: what it said of a lease would be wrong.
+        // It has no book: what it said of a lease would be wrong. Over the same connection the next request would come
+        // here again, whoever leads by then.
         Ok(_) if api.claim.state() == ClaimState::Standby => {
-            Problem::standby(api.claim.holder().as_deref()).into_response()
+            let sent_on = Problem::standby(api.claim.holder().as_deref());
+            ([(header::CONNECTION, HeaderValue::from_static("close"))], sent_on).into_response()
         }
         Ok(caller) => {
             request.extensions_mut().insert(caller);

@@ -105,13 +105,16 @@ pub struct ClaimSettings {
     /// What an earlier process of the same name granted is known to this one (a journal). If not, taking back one's own
     /// record is a transition too, or generations would be counted from the start again under the same epoch.
     pub remembers: bool,
+    /// A holder that ends lets go, and is there to answer until another one has taken its place, but no longer than this.
+    /// None: nobody finds the holder by its mark.
+    pub hand_over: Option<Duration>,
 }
 
 impl Default for ClaimSettings {
     /// client-go's own.
     fn default() -> Self {
         let secs = Duration::from_secs;
-        Self { lease: secs(15), renew_deadline: secs(10), retry: secs(2), remembers: false }
+        Self { lease: secs(15), renew_deadline: secs(10), retry: secs(2), remembers: false, hand_over: None }
     }
 }
 

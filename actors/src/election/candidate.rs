@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The mark follows the claim: taken away at the start and when another leads, set when this one begins to lead. It is
-//! for the Service, and proves nothing.
+//! for the Service, and proves nothing. So that the Service never leads to nobody, a leader that ends keeps it, and goes on
+//! answering as a standby, until the next one has set its own ([`ClaimSettings::hand_over`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use tokio::sync::watch;
 
 use super::Claim;
 use crate::domain::backoff::Backoff;
-use crate::domain::claim::{Candidate, ClaimState, ClaimWrite, Next, Stored, let_go};
+use crate::domain::claim::{Candidate, ClaimSettings, ClaimState, ClaimWrite, Next, Stored, let_go};
 use crate::domain::clock::Now;
 use crate::domain::error::OpError;
 use crate::domain::reason::Reason;
@@ -40,6 +41,12 @@ const MARK_WITHIN: Duration = Duration::from_secs(10);
 
 /// Letting go at the end must not hold up a pod that is being replaced: without it the next one waits for the lease.
 const LET_GO_WITHIN: Duration = Duration::from_secs(5);
+
+/// Between two looks at who comes next.
+const NEXT_EVERY: Duration = Duration::from_millis(250);
+
+/// From the next one's claim to its mark, and from there to every node of the cluster.
+const KNOWN_AFTER: Duration = Duration::from_secs(2);
 
 /// What the candidate needs.
 #[derive(Debug, Clone)]
@@ -65,8 +72,9 @@ impl Ballot {
     /// The child that stands for election. It is stopped last: what it lets go must be at rest by then.
     pub fn spec(self, args: ElectionArgs) -> ChildSpec {
         let ballot = Arc::new(self);
+        let hand_over = args.candidacy.settings.hand_over.map_or(Duration::ZERO, |within| within + KNOWN_AFTER);
         ChildSpec::of::<Election>("election", &Ref::new("election"), move || (args.clone(), ballot.clone()))
-            .stop_within(LET_GO_WITHIN + Duration::from_secs(2))
+            .stop_within(LET_GO_WITHIN + hand_over + Duration::from_secs(2))
     }
 }
 
@@ -95,6 +103,7 @@ enum Alarm {
 struct Election {
     store: Arc<dyn ClaimStore>,
     me: Arc<str>,
+    settings: ClaimSettings,
     candidate: Candidate,
     ballot: Arc<Ballot>,
     changed: Tell<ClaimState>,
@@ -276,6 +285,22 @@ async fn release(store: &dyn ClaimStore, me: &str, clock: crate::kit::clock::Clo
     Ok(false)
 }
 
+/// Who has taken the claim after us, if anybody does in time. A read that fails is made again.
+async fn successor(store: &dyn ClaimStore, me: &str, within: Duration) -> Option<Arc<str>> {
+    let look = async {
+        loop {
+            tokio::time::sleep(NEXT_EVERY).await;
+            if let Ok(Some(found)) = store.read().await
+                && !found.record.is_free()
+                && *found.record.holder != *me
+            {
+                return found.record.holder;
+            }
+        }
+    };
+    tokio::time::timeout(within, look).await.ok()
+}
+
 impl Behavior for Election {
     const KIND: &'static str = "election";
     type Msg = ElectionMsg;
@@ -291,6 +316,7 @@ impl Behavior for Election {
             store,
             candidate: Candidate::new(identity.clone(), settings, before, ctx.now().mono),
             me: identity,
+            settings,
             ballot,
             changed: args.changed,
             calling: false,
@@ -322,15 +348,28 @@ impl Behavior for Election {
         let held = self.candidate.state(ctx.now().mono).epoch();
         // Nobody is told: whoever would act has ended, and what has not must find the claim gone.
         self.ballot.publish.send_replace(ClaimState::Standby);
+        self.ballot.holder.store(None);
         metrics::gauge!(names::LEADING).set(0.0);
         if held.is_none() && !self.calling {
             return None;
         }
         let epoch = held.unwrap_or_default();
         let (store, me, clock) = (self.store.clone(), self.me.clone(), ctx.env().clock);
+        let (ballot, hand_over) = (self.ballot.clone(), self.settings.hand_over);
         Some(Box::pin(async move {
             match tokio::time::timeout(LET_GO_WITHIN, release(&*store, &me, clock)).await {
-                Ok(Ok(true)) => tracing::info!(epoch, "the claim is let go: the next one starts at once"),
+                Ok(Ok(true)) => {
+                    tracing::info!(epoch, "the claim is let go: the next one starts at once");
+                    if let Some(within) = hand_over {
+                        if let Some(next) = successor(&*store, &me, within).await {
+                            tracing::info!(%next, "the claim has a new holder");
+                            ballot.holder.store(Some(Arc::new(next)));
+                            tokio::time::sleep(KNOWN_AFTER).await;
+                        } else {
+                            tracing::info!(waited_s = within.as_secs(), "nobody takes the claim");
+                        }
+                    }
+                }
                 Ok(Ok(false)) => tracing::info!(epoch, "the claim was not ours any more"),
                 Ok(Err(error)) => {
                     tracing::warn!(epoch, %error, "the claim is not let go: the next one waits for its end");
@@ -343,5 +382,52 @@ impl Behavior for Election {
                 tracing::debug!(%error, "the leader's label is left for the next leader to take");
             }
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::domain::claim::{ClaimRecord, LET_GO};
+
+    /// Tells these one after the other, and the last one again and again.
+    struct Told(Mutex<Vec<Result<&'static str, OpError>>>);
+
+    #[async_trait]
+    impl ClaimStore for Told {
+        async fn read(&self) -> Result<Option<Stored>, OpError> {
+            let mut told = self.0.lock().unwrap();
+            let holder = if told.len() > 1 { told.remove(0) } else { told[0].clone() }?;
+            let lease = if holder == "a" { LET_GO } else { Duration::from_secs(15) };
+            let at = std::time::SystemTime::UNIX_EPOCH;
+            let record = ClaimRecord { holder: holder.into(), lease, acquired_at: at, renewed_at: at, transitions: 1 };
+            Ok(Some(Stored { record, version: "1".into() }))
+        }
+
+        async fn write(&self, _: &ClaimWrite) -> Result<Claimed, OpError> {
+            Ok(Claimed::Overtaken)
+        }
+
+        async fn mark_leader(&self, _: bool) -> Result<(), OpError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_let_go_waits_for_the_next_one_and_not_for_ever() {
+        let away = || Err(OpError::transient(Reason::Unreachable, "away"));
+        let within = Duration::from_secs(5);
+        for (told, next) in
+            [(vec![Ok("a"), away(), Ok("a"), Ok("b")], Some("b")), (vec![Ok("a")], None), (vec![away()], None)]
+        {
+            let begun = tokio::time::Instant::now();
+            let found = successor(&Told(Mutex::new(told)), "a", within).await;
+            assert_eq!(found.as_deref(), next);
+            assert!(begun.elapsed() <= within);
+        }
     }
 }

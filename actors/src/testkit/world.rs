@@ -177,7 +177,7 @@ impl World {
         };
         let operator = Operator::wire(&env, &ports, lined(&entries, &hosts, &line), &settings);
         let handles = operator.handles.clone();
-        let root = Some(operator.start(Vec::new()));
+        let root = Some(operator.start(Vec::new(), Vec::new()));
         Self { store, sink, secrets, prober, hosts, handles, line, entries, settings, seat, root }
     }
 

@@ -275,7 +275,7 @@ async fn who_does_not_lead_grants_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_answers_every_lease_call_with_who_leads() {
+async fn a_standby_answers_every_lease_call_with_who_leads_and_keeps_no_connection() {
     let world = World::wished(Wish { claim: ClaimState::Standby, token: Some("t"), ..Wish::default() }).await;
     let id = "/v1/leases/ls_0123456789abcdef";
     let (renew, report) = (format!("{id}/renew"), format!("{id}/report"));
@@ -292,6 +292,7 @@ async fn a_standby_answers_every_lease_call_with_who_leads() {
         let answer = world.send(method.clone(), path).bearer_auth("t").send().await.unwrap();
         assert_eq!(answer.status(), 503, "{method} {path}");
         assert!(answer.headers().contains_key("retry-after"), "{method} {path}");
+        assert_eq!(answer.headers()["connection"], "close", "or the next try would come here too");
         let body: Value = answer.json().await.unwrap();
         assert_eq!((body["code"].as_str(), body["leader"].as_str()), (Some("not_ready"), Some("pod-b")), "{body}");
         // Who leads is nobody's business without a token.

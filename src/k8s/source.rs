@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use egress_actors::domain::backoff::Backoff;
 use egress_actors::domain::error::OpError;
+use egress_actors::domain::id::Uid;
 use egress_actors::domain::reason::Reason;
 use egress_actors::ports::{ProxySource, SourceEvent};
 use futures::stream::{self, BoxStream, StreamExt as _};
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 use self::fold::Fold;
 use super::client::WATCH_FOR;
 use super::failure;
+use super::seen::Seen;
 use crate::crd::SECRET_LABEL;
 use crate::crd::proxy::Proxy;
 
@@ -44,11 +46,13 @@ const SECRETS_FIRST: Duration = Duration::from_secs(10);
 pub(super) struct Source {
     client: Client,
     namespace: Option<Arc<str>>,
+    seen: Seen<Uid>,
 }
 
 impl Source {
-    pub(super) fn new(client: Client, namespace: Option<Arc<str>>) -> Self {
-        Self { client, namespace }
+    /// What is read goes into `seen` too, for those who write.
+    pub(super) fn new(client: Client, namespace: Option<Arc<str>>, seen: Seen<Uid>) -> Self {
+        Self { client, namespace, seen }
     }
 
     fn proxies(&self) -> Api<DynamicObject> {
@@ -76,7 +80,8 @@ impl ProxySource for Source {
         let labelled = config.clone().labels(&format!("{SECRET_LABEL}=true"));
         let secrets =
             feed(move || watcher::watcher(secrets.clone(), labelled.clone()).boxed(), SecretsFold::new(listed));
-        let proxies = feed(move || watcher::watcher(proxies.clone(), config.clone()).boxed(), Fold::default());
+        let fold = Fold::new(self.seen.clone());
+        let proxies = feed(move || watcher::watcher(proxies.clone(), config.clone()).boxed(), fold);
         stream::select(after(secrets_listed, proxies), secrets).boxed()
     }
 }
@@ -144,9 +149,14 @@ impl<F: Folds, O: Fn() -> Watch<F::Object>> Feed<F, O> {
             tokio::time::sleep(pause).await;
         }
         let watch = self.watch.get_or_insert_with(&self.open);
-        // kube limits a silent watch itself, and a list by nothing.
-        let limit = if self.listing { LIST_STALLS_AFTER } else { WATCH_FOR + LIST_STALLS_AFTER };
-        let error = match tokio::time::timeout(limit, watch.next()).await {
+        // kube limits a list by nothing. A watch it opens anew, without a word, whenever the server ends it or should have:
+        // a fleet in which nothing happens says nothing for days.
+        let next = if self.listing {
+            tokio::time::timeout(LIST_STALLS_AFTER, watch.next()).await
+        } else {
+            Ok(watch.next().await)
+        };
+        let error = match next {
             Ok(Some(Ok(event))) => {
                 match &event {
                     Event::Init => self.listing = true,
@@ -162,7 +172,7 @@ impl<F: Folds, O: Fn() -> Watch<F::Object>> Feed<F, O> {
             Ok(None) => OpError::transient(Reason::Internal, format!("the watch of {} ended", F::OF)),
             Err(_) => OpError::transient(
                 Reason::Timeout,
-                format!("the watch of {} got no answer within {} s", F::OF, limit.as_secs()),
+                format!("the list of {} got no answer within {} s", F::OF, LIST_STALLS_AFTER.as_secs()),
             ),
         };
         self.watch = None;
@@ -272,4 +282,50 @@ fn named(secret: &PartialObjectMeta<Secret>) -> Option<(SecretName, String)> {
 
 fn secret_changed((namespace, name): &SecretName) -> SourceEvent {
     SourceEvent::SecretChanged { namespace: Arc::clone(namespace), name: Arc::clone(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn well() -> Watch<PartialObjectMeta<Secret>> {
+        stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(stream::pending()).boxed()
+    }
+
+    struct Told;
+
+    impl Folds for Told {
+        type Object = PartialObjectMeta<Secret>;
+        const OF: &'static str = "objects";
+
+        fn take(&mut self, event: Event<Self::Object>, out: &mut VecDeque<SourceEvent>) {
+            if matches!(event, Event::InitDone) {
+                out.push_back(SourceEvent::Synced { living: Vec::new() });
+            }
+        }
+
+        fn failed(&mut self, error: OpError, out: &mut VecDeque<SourceEvent>) {
+            out.push_back(SourceEvent::Unreadable(error));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_fleet_is_not_taken_for_a_watch_that_failed() {
+        let mut feed = feed(well, Told);
+        assert!(matches!(feed.next().await, Some(SourceEvent::Synced { .. })));
+        let more = tokio::time::timeout(Duration::from_hours(24), feed.next()).await;
+        assert!(more.is_err(), "{more:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_stalls_is_told_and_begun_anew() {
+        let mut feed = feed(|| stream::iter([Ok(Event::Init)]).chain(stream::pending()).boxed(), Told);
+        for _ in 0..3 {
+            let told = tokio::time::timeout(Duration::from_mins(2), feed.next()).await.unwrap();
+            assert!(
+                matches!(&told, Some(SourceEvent::Unreadable(error)) if error.reason == Reason::Timeout),
+                "{told:?}"
+            );
+        }
+    }
 }

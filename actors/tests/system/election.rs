@@ -288,7 +288,8 @@ async fn a_status_that_was_not_written_under_a_lost_claim_never_overwrites_the_n
     let written = a.store.status("px-1").unwrap();
     let other = egress_actors::domain::status::Status { observed_generation: 3, ..written };
     let desired = a.store.desired("px-1").unwrap();
-    egress_actors::ports::Records::write_status(&*a.store, &desired.key, &desired.uid, &other).await.unwrap();
+    let mandate = egress_actors::ports::Mandate::always();
+    egress_actors::ports::Records::write_status(&*a.store, &desired.key, &desired.uid, &other, &mandate).await.unwrap();
     a.claims().let_go();
     leads(&a, 5 * SECOND).await;
     pass(2 * MINUTE).await;

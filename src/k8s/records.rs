@@ -147,6 +147,13 @@ impl ClusterRecords {
     }
 }
 
+/// Says which version this is written over; null would be taken for a version.
+fn put_over(object: &mut Value, version: Option<&str>) {
+    if let Some(version) = version {
+        object["metadata"]["resourceVersion"] = json!(version);
+    }
+}
+
 /// An object that was written under an older definition, and cannot be merged with anything under this one.
 fn is_untyped(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.message.contains("failed to create typed live object"))
@@ -231,14 +238,13 @@ impl Records for ClusterRecords {
         for _ in 0..TRIES {
             let over = self.proxies_seen.of(uid);
             mandate.stands()?;
-            let object = json!({
+            let mut object = json!({
                 "apiVersion": API_VERSION,
                 "kind": "Proxy",
-                "metadata": {
-                    "name": key.name(), "namespace": key.namespace(), "uid": uid.as_str(), "resourceVersion": over,
-                },
+                "metadata": {"name": key.name(), "namespace": key.namespace(), "uid": uid.as_str()},
                 "status": status::written(wanted),
             });
+            put_over(&mut object, over.as_deref());
             let sent = self.apply_status(self.proxies(key), key.name(), object);
             match tokio::time::timeout(failure::CALL_WITHIN, sent).await {
                 Ok(Ok(version)) => {
@@ -276,10 +282,11 @@ impl Records for ClusterRecords {
         let kind = provider_health::ProviderHealth::kind(&());
         let over = self.healths_seen.of(&health.entry);
         mandate.stands()?;
-        let status = json!({
-            "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, "resourceVersion": over},
+        let mut status = json!({
+            "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name},
             "status": provider_health::written(health),
         });
+        put_over(&mut status, over.as_deref());
         let written = self.apply_status(self.healths(), name, status.clone());
         let version = match tokio::time::timeout(failure::CALL_WITHIN, written).await {
             Ok(Ok(version)) => version,
@@ -291,8 +298,7 @@ impl Records for ClusterRecords {
                 let params = PatchParams::apply(NAME).force();
                 let healths = self.healths();
                 let made = failure::call(&what, healths.patch(name, &params, &Patch::Apply(spec))).await?;
-                let mut status = status;
-                status["metadata"]["resourceVersion"] = json!(made.metadata.resource_version);
+                put_over(&mut status, made.metadata.resource_version.as_deref());
                 failure::call(&what, self.apply_status(self.healths(), name, status)).await?
             }
             Ok(Err(error)) => {

@@ -39,6 +39,7 @@ mod objects;
 mod outages;
 mod pod_proxies;
 mod pods;
+mod records;
 mod relay;
 mod replicas;
 

@@ -335,7 +335,9 @@ async fn objects_pods_leases_and_actors_agree_after_two_minutes_of_changes_and_t
     let (changes, leases, restarts) = tokio::join!(changes, leases, restarts);
     let quiet = Instant::now();
     let (mut changed, mut leased, mut held) = (Tally::default(), Tally::default(), Vec::new());
-    changes.iter().for_each(|tally| changed.add(tally));
+    for tally in &changes {
+        changed.add(tally);
+    }
     for (crawlers, tally) in leases {
         held.extend(crawlers);
         leased.add(&tally);

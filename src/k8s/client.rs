@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use egress_actors::domain::reason::Reason;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -32,6 +33,8 @@ pub enum ClusterError {
         "the cluster's client cannot be made: {0}; look at the certificates, the credentials and the `proxy-url` of the kubeconfig, and at HTTPS_PROXY (http and https proxies are supported)"
     )]
     Client(String),
+    #[error("the API server does not answer: {0}; look at its address in the kubeconfig, and at the network")]
+    Away(String),
     #[error(
         "the cluster does not tell its id: {0}; allow `get` of the namespace kube-system (config/rbac has it), or pass --operator-id"
     )]
@@ -120,7 +123,10 @@ impl Clients {
     pub(super) async fn cluster_uid(&self) -> Result<String, ClusterError> {
         let namespaces: Api<Namespace> = Api::all(self.calls.clone());
         let found = failure::call("read the namespace kube-system", namespaces.get_metadata("kube-system")).await;
-        let found = found.map_err(|error| ClusterError::NoId(error.detail))?;
+        let found = found.map_err(|error| match error.reason {
+            Reason::Unreachable | Reason::Timeout | Reason::APIError => ClusterError::Away(error.detail),
+            _ => ClusterError::NoId(error.detail),
+        })?;
         found.metadata.uid.ok_or_else(|| ClusterError::NoId("the namespace kube-system has no uid".to_owned()))
     }
 }

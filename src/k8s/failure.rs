@@ -45,7 +45,13 @@ pub(super) fn refused(what: impl Display, status: &Status) -> OpError {
         504 => (Class::Transient, Reason::Timeout),
         _ => (Class::Transient, Reason::APIError),
     };
-    OpError::new(class, reason, format!("cannot {what}: {said} ({})", status.code))
+    // A rule reads a field whose type it does not know, also of the object as it was: nobody can write it any more.
+    let way_out = if status.code == 422 && said.contains("evaluating rule") {
+        "; no write to this object is taken: see \"An object that takes no update\" in docs/operating.md"
+    } else {
+        ""
+    };
+    OpError::new(class, reason, format!("cannot {what}: {said} ({}){way_out}", status.code))
 }
 
 /// Was another write first, or is the object another one?

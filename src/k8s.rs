@@ -5,9 +5,10 @@
 //! records  finalizers, statuses, ProviderHealth events   events.k8s.io, off the actors
 //! secrets  read on use                          claim    the Lease of the election, the leader's label
 //! failure  what an answer of the API server means to those above
+//! seen     the version of each object that was seen last: what the next write is written over
 //! ```
 //! Each call has a deadline here beside the caller's, is tried once, and never decides anything: what to write and when
-//! is the actors' business. Nothing here caches an object. Names of fields and kinds are those of `crd`.
+//! is the actors' business. Nothing here caches an object, but for its version. Names of fields and kinds are those of `crd`.
 
 mod claim;
 mod client;
@@ -16,12 +17,13 @@ mod failure;
 mod identity;
 mod records;
 mod secrets;
+mod seen;
 mod source;
 
 use std::fmt;
 use std::sync::Arc;
 
-use egress_actors::domain::id::OperatorId;
+use egress_actors::domain::id::{OperatorId, Uid};
 use egress_actors::kit::supervisor::ChildSpec;
 use egress_actors::ports::{ClaimStore, EventSink, ProxySource, Records, Secrets};
 
@@ -32,6 +34,7 @@ use self::events::Events;
 pub use self::identity::Identity;
 use self::records::ClusterRecords;
 use self::secrets::ClusterSecrets;
+use self::seen::Seen;
 use self::source::Source;
 
 /// What we are called where Kubernetes asks for a name: field manager, reporting controller, Lease.
@@ -44,6 +47,7 @@ pub struct Cluster {
     identity: Identity,
     operator: OperatorId,
     namespace: Option<Arc<str>>,
+    seen: Seen<Uid>,
 }
 
 impl fmt::Debug for Cluster {
@@ -64,14 +68,24 @@ impl Cluster {
         operator: Option<OperatorId>,
         identity: Identity,
     ) -> Result<Self, ClusterError> {
-        let clients = Clients::connect().await?;
+        Self::of(client::config().await?, namespace, operator, identity).await
+    }
+
+    /// The one of this configuration.
+    pub async fn of(
+        config: kube::Config,
+        namespace: Option<Arc<str>>,
+        operator: Option<OperatorId>,
+        identity: Identity,
+    ) -> Result<Self, ClusterError> {
+        let clients = Clients::new(config)?;
         let identity = identity.in_namespace(clients.default_namespace());
         let operator = match operator {
             Some(given) => given,
             None => identity.operator_id(&clients.cluster_uid().await?)?,
         };
         let events = Arc::new(Events::new(clients.calls().clone(), &identity));
-        Ok(Self { clients, events, identity, operator, namespace })
+        Ok(Self { clients, events, identity, operator, namespace, seen: Seen::default() })
     }
 
     /// Who this operator is in its owner marks.
@@ -95,11 +109,11 @@ impl Cluster {
     }
 
     pub fn source(&self) -> Arc<dyn ProxySource> {
-        Arc::new(Source::new(self.clients.watches().clone(), self.namespace.clone()))
+        Arc::new(Source::new(self.clients.watches().clone(), self.namespace.clone(), self.seen.clone()))
     }
 
     pub fn records(&self) -> Arc<dyn Records> {
-        Arc::new(ClusterRecords::new(self.clients.calls().clone()))
+        Arc::new(ClusterRecords::new(self.clients.calls().clone(), self.seen.clone()))
     }
 
     pub fn event_sink(&self) -> Arc<dyn EventSink> {

@@ -2,6 +2,8 @@
 //!
 //! Modules in reading order.
 
+mod causes;
+
 pub mod args;
 pub mod config;
 pub mod telemetry;

@@ -8,6 +8,7 @@ mod open;
 mod reload;
 mod shutdown;
 mod upkeep;
+mod waiting;
 mod world;
 
 use std::fmt::Display;
@@ -112,7 +113,13 @@ async fn supervise(
         tracing::warn!("{warning}");
     }
     let signals = shutdown::Signals::listen().map_err(StartError::Runtime)?;
-    let world = World::open(&config, &edge).await?;
+    let world = tokio::select! {
+        opened = World::open(&config, &edge) => opened?,
+        signal = signals.first() => {
+            tracing::info!(signal, "the operator ends before it has begun");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     let env = Env::new(Clock::System);
     let ports = world.ports(Arc::new(TunnelProber::new(Dns::system(), &[])?));
     let openings: Vec<_> =

@@ -38,7 +38,7 @@ pub mod health;
 
 pub use admin::{Admin, Controls, ManifestProblem};
 pub use auth::Tokens;
-pub use health::{Check, checks_of};
+pub use health::{Check, checks_of, waiting};
 pub use leases::LeaseApi;
 pub use serve::{Limits, serve};
 pub use tls::{Tls, TlsError};

@@ -19,7 +19,7 @@ use futures::stream::BoxStream;
 
 use crate::domain::claim::{ClaimSettings, ClaimWrite, Stored};
 use crate::domain::desired::{CloudInit, Desired, SecretRef};
-use crate::domain::error::OpError;
+use crate::domain::error::{Class, OpError};
 use crate::domain::health::{Probe, ProbeOutcome};
 use crate::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use crate::domain::instance::{Credentials, Instance, InstanceSpec, Listed, OwnerMark, SecretBytes};
@@ -171,19 +171,51 @@ pub trait Prober: Send + Sync + 'static {
     async fn direct(&self, probe: &Probe) -> ProbeOutcome;
 }
 
+/// Whether a write is still this replica's to make. The process may stand still between the actor's test of the claim
+/// and the socket, and wake when another replica has led and written. So an adapter takes note of which version of the
+/// object it writes over, *then* asks, and then sends: what was written in between makes the write fail.
+#[derive(Clone)]
+pub struct Mandate(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Mandate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mandate({})", (self.0)())
+    }
+}
+
+impl Mandate {
+    pub fn new(stands: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(stands))
+    }
+
+    /// Where there is no other operator.
+    pub fn always() -> Self {
+        Self::new(|| true)
+    }
+
+    /// An error once it is gone: nothing was sent.
+    pub fn stands(&self) -> Result<(), OpError> {
+        if (self.0)() {
+            return Ok(());
+        }
+        Err(OpError::new(Class::Cancelled, Reason::NotLeading, "this replica does not lead"))
+    }
+}
+
 /// Writes Proxy and ProviderHealth objects. Called only by the records actor, under a current claim.
 #[async_trait]
 pub trait Records: Send + Sync + 'static {
     /// Sets our finalizer and the host annotation in one write. Done only when a later look *shows* them.
-    async fn adopt(&self, key: &ProxyKey, uid: &Uid, host: Option<&HostName>) -> Result<(), OpError>;
+    async fn adopt(&self, key: &ProxyKey, uid: &Uid, host: Option<&HostName>, mandate: &Mandate)
+    -> Result<(), OpError>;
     /// Drops our finalizer, and nobody else's. An object that is gone already is a success.
     async fn release(&self, key: &ProxyKey, uid: &Uid) -> Result<(), OpError>;
     /// Writes the whole status that we own.
-    async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status) -> Result<(), OpError>;
+    async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status, mandate: &Mandate) -> Result<(), OpError>;
     /// Sets or removes the drain annotation.
     async fn annotate_drain(&self, key: &ProxyKey, uid: &Uid, drain: bool) -> Result<(), OpError>;
     /// Writes the health of one provider entry.
-    async fn write_provider_health(&self, health: &ProviderHealth) -> Result<(), OpError>;
+    async fn write_provider_health(&self, health: &ProviderHealth, mandate: &Mandate) -> Result<(), OpError>;
     /// Removes the health of an entry that is no longer configured.
     async fn remove_provider_health(&self, entry: &ProviderName) -> Result<(), OpError>;
     /// A live look: does an object with this uid exist? Asked right before an orphan is deleted.

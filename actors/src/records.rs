@@ -26,7 +26,7 @@ use crate::kit::actor::InitError;
 use crate::kit::work::{Done, work};
 use crate::kit::{Behavior, ChildSpec, Ctx, Fired, Ref, Reply, Timers};
 use crate::names;
-use crate::ports::{ProviderHealth, Records};
+use crate::ports::{Mandate, ProviderHealth, Records};
 
 /// Writes under way at once. The API server is measured to take its best rate at 32.
 pub const AT_ONCE: usize = 32;
@@ -225,6 +225,12 @@ impl Writer {
         }
     }
 
+    /// For what was decided under the claim of this epoch.
+    fn mandate(&self, epoch: Option<u32>, ctx: &Ctx<RecordsMsg>) -> Mandate {
+        let (claim, clock) = (self.claim.clone(), ctx.env().clock);
+        Mandate::new(move || claim.may_mutate_in(epoch, clock.now().mono))
+    }
+
     /// Starts one write. The work's own deadline answers, so nothing here waits.
     fn begin(
         &mut self,
@@ -242,8 +248,9 @@ impl Writer {
 
     fn write_urgent(&mut self, urgent: Urgent, ctx: &mut Ctx<RecordsMsg>) {
         let Urgent { key, uid, change, epoch, reply } = urgent;
-        if !self.claim.may_mutate_in(epoch, ctx.now().mono) {
-            return reply.send(Err(OpError::new(Class::Cancelled, Reason::NotLeading, "this replica does not lead")));
+        let mandate = self.mandate(epoch, ctx);
+        if let Err(error) = mandate.stands() {
+            return reply.send(Err(error));
         }
         let records = self.records.clone();
         let kind = match change {
@@ -252,7 +259,7 @@ impl Writer {
         };
         let call = async move {
             match change {
-                Change::Adopt(host) => records.adopt(&key, &uid, host.as_ref()).await,
+                Change::Adopt(host) => records.adopt(&key, &uid, host.as_ref(), &mandate).await,
                 Change::Release => records.release(&key, &uid).await,
                 Change::Drain(drain) => records.annotate_drain(&key, &uid, drain).await,
             }
@@ -283,12 +290,12 @@ impl Writer {
             return;
         };
         pending.writing = Some(version);
-        let records = self.records.clone();
+        let (records, mandate) = (self.records.clone(), self.mandate(state.epoch(), ctx));
         let kind = content.kind();
         let call = async move {
             match content {
-                Content::Status(key, uid, status) => records.write_status(&key, &uid, &status).await,
-                Content::Health(health) => records.write_provider_health(&health).await,
+                Content::Status(key, uid, status) => records.write_status(&key, &uid, &status, &mandate).await,
+                Content::Health(health) => records.write_provider_health(&health, &mandate).await,
                 Content::NoHealth(entry) => records.remove_provider_health(&entry).await,
             }
         };
@@ -314,6 +321,8 @@ impl Writer {
                 self.wanted.remove(&slot);
                 self.pending.remove(&slot);
             }
+            // It was not sent: another look at the claim tells how it goes on.
+            Err(error) if error.class == Class::Cancelled => self.timers.arm_in(slot, Duration::from_secs(1)),
             Err(error) => {
                 let after = pending.backoff.next(rand::random());
                 tracing::warn!(?slot, %error, retry_in_ms = after.as_millis(), "status not written");

@@ -15,7 +15,7 @@ use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::Status;
 use egress_actors::operator::{OperatorSettings, Ports};
 use egress_actors::ports::{
-    Applied, Event, EventSink, Prober, ProviderHealth, ProxySource, Records, Secrets, SourceEvent,
+    Applied, Event, EventSink, Mandate, Prober, ProviderHealth, ProxySource, Records, Secrets, SourceEvent,
 };
 use egress_actors::proxy::Deadlines;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -102,7 +102,7 @@ struct Nothing;
 
 #[async_trait]
 impl Records for Nothing {
-    async fn adopt(&self, _: &ProxyKey, _: &Uid, _: Option<&HostName>) -> Result<(), OpError> {
+    async fn adopt(&self, _: &ProxyKey, _: &Uid, _: Option<&HostName>, _: &Mandate) -> Result<(), OpError> {
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl Records for Nothing {
         Ok(())
     }
 
-    async fn write_status(&self, _: &ProxyKey, _: &Uid, _: &Status) -> Result<(), OpError> {
+    async fn write_status(&self, _: &ProxyKey, _: &Uid, _: &Status, _: &Mandate) -> Result<(), OpError> {
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl Records for Nothing {
         Ok(())
     }
 
-    async fn write_provider_health(&self, _: &ProviderHealth) -> Result<(), OpError> {
+    async fn write_provider_health(&self, _: &ProviderHealth, _: &Mandate) -> Result<(), OpError> {
         Ok(())
     }
 

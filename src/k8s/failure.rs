@@ -8,6 +8,8 @@ use egress_actors::domain::error::{Class, OpError};
 use egress_actors::domain::reason::Reason;
 use kube::core::Status;
 
+use crate::causes;
+
 /// How long one call may take. The callers have deadlines of their own; this one holds where they have none.
 pub(super) const CALL_WITHIN: Duration = Duration::from_secs(15);
 
@@ -30,7 +32,7 @@ pub(super) async fn call<T>(
 pub(super) fn failed(what: impl Display, error: &kube::Error) -> OpError {
     match error {
         kube::Error::Api(status) => refused(what, status),
-        other => OpError::transient(Reason::Unreachable, format!("cannot {what}: {}", chain(other))),
+        other => OpError::transient(Reason::Unreachable, format!("cannot {what}: {}", causes::told(other))),
     }
 }
 
@@ -43,7 +45,13 @@ pub(super) fn refused(what: impl Display, status: &Status) -> OpError {
         504 => (Class::Transient, Reason::Timeout),
         _ => (Class::Transient, Reason::APIError),
     };
-    OpError::new(class, reason, format!("cannot {what}: {said} ({})", status.code))
+    // A rule reads a field whose type it does not know, also of the object as it was: nobody can write it any more.
+    let way_out = if status.code == 422 && said.contains("evaluating rule") {
+        "; no write to this object is taken: see \"An object that takes no update\" in docs/operating.md"
+    } else {
+        ""
+    };
+    OpError::new(class, reason, format!("cannot {what}: {said} ({}){way_out}", status.code))
 }
 
 /// Was another write first, or is the object another one?
@@ -53,20 +61,6 @@ pub(super) fn is_conflict(error: &kube::Error) -> bool {
 
 pub(super) fn is_missing(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
-}
-
-/// The causes too: "error sending request" alone tells nobody that the connection was refused.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut told = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !told.contains(&cause_text) {
-            told = format!("{told}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    told
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What we write onto our objects.
 //!
 //! Finalizers and the host go by JSON patch that tests what it was made from, so that no other's finalizer is ever
-//! touched; statuses by server-side apply, always the whole of what we own, with the uid of the object that is meant.
+//! touched; statuses by server-side apply, always the whole of what we own, with the uid of the object that is meant and
+//! the version that was seen last. A write that was held up on its way, for as long as a process may be stopped, undoes
+//! nothing: it names a version that is no more. Who writes over it anew asks for the mandate first ([`Mandate`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +13,13 @@ use egress_actors::domain::error::{Class, OpError};
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::Status;
-use egress_actors::ports::{ProviderHealth, Records};
+use egress_actors::ports::{Mandate, ProviderHealth, Records};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, PartialObjectMeta};
 use kube::{Api, Client, Resource as _};
 use serde_json::{Value, json};
 
+use super::seen::Seen;
 use super::{NAME, failure};
 use crate::crd::proxy::Proxy;
 use crate::crd::{API_VERSION, DRAIN, FINALIZER, HOST, provider_health, status};
@@ -25,7 +28,13 @@ use crate::crd::{API_VERSION, DRAIN, FINALIZER, HOST, provider_health, status};
 const TRIES: usize = 3;
 
 #[derive(Clone)]
-pub(super) struct ClusterRecords(Client);
+pub(super) struct ClusterRecords {
+    client: Client,
+    /// By uid. The watch fills it too.
+    proxies_seen: Seen<Uid>,
+    /// Nobody else writes these: the answers to our own writes are enough.
+    healths_seen: Seen<ProviderName>,
+}
 
 impl fmt::Debug for ClusterRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,27 +43,28 @@ impl fmt::Debug for ClusterRecords {
 }
 
 impl ClusterRecords {
-    pub(super) fn new(client: Client) -> Self {
-        Self(client)
+    pub(super) fn new(client: Client, proxies_seen: Seen<Uid>) -> Self {
+        Self { client, proxies_seen, healths_seen: Seen::default() }
     }
 
     fn proxies(&self, key: &ProxyKey) -> Api<Proxy> {
-        Api::namespaced(self.0.clone(), key.namespace())
+        Api::namespaced(self.client.clone(), key.namespace())
     }
 
     /// For answers that may be no Proxy.
     fn untyped(&self, key: &ProxyKey) -> Api<DynamicObject> {
-        Api::namespaced_with(self.0.clone(), key.namespace(), &ApiResource::erase::<Proxy>(&()))
+        Api::namespaced_with(self.client.clone(), key.namespace(), &ApiResource::erase::<Proxy>(&()))
     }
 
     fn healths(&self) -> Api<provider_health::ProviderHealth> {
-        Api::all(self.0.clone())
+        Api::all(self.client.clone())
     }
 
     /// The object of exactly this uid.
     async fn find(&self, key: &ProxyKey, uid: &Uid) -> Result<PartialObjectMeta<Proxy>, OpError> {
         let found = failure::call(format!("read proxy {key}"), self.proxies(key).get_metadata(key.name())).await?;
         if found.metadata.uid.as_deref() == Some(uid.as_str()) {
+            self.proxies_seen.read(uid, found.metadata.resource_version.as_deref());
             return Ok(found);
         }
         Err(OpError::not_found(format!("there is no proxy `{key}` with uid {uid} any more")))
@@ -65,6 +75,7 @@ impl ClusterRecords {
         &self,
         key: &ProxyKey,
         uid: &Uid,
+        mandate: &Mandate,
         patch: impl Fn(&ObjectMeta) -> Result<Vec<Value>, OpError> + Send + Sync,
     ) -> Result<(), OpError> {
         let mut last = None;
@@ -81,9 +92,13 @@ impl ClusterRecords {
                 serde_json::from_value(Value::Array(operations)).expect("each is an operation of RFC 6902");
             let patch: Patch<()> = Patch::Json(operations);
             let (proxies, params) = (self.proxies(key), PatchParams::default());
+            mandate.stands()?;
             let sent = proxies.patch_metadata(key.name(), &params, &patch);
             match tokio::time::timeout(failure::CALL_WITHIN, sent).await {
-                Ok(Ok(_)) => return Ok(()),
+                Ok(Ok(patched)) => {
+                    self.proxies_seen.saw(uid, patched.metadata.resource_version.as_deref());
+                    return Ok(());
+                }
                 Ok(Err(error)) if is_overtaken(&error) => {
                     last = Some(failure::failed(format_args!("patch proxy {key}"), &error));
                 }
@@ -98,24 +113,44 @@ impl ClusterRecords {
     }
 
     /// For an object that no apply can be computed for: its spec is not what the definition says.
-    async fn replace_status(&self, key: &ProxyKey, uid: &Uid, wanted: &Status) -> Result<(), OpError> {
-        let operations = json!([
-            test("/metadata/uid", json!(uid.as_str())),
-            {"op": "add", "path": "/status", "value": status::written(wanted)},
-        ]);
-        let operations = serde_json::from_value(operations).expect("each is an operation of RFC 6902");
+    async fn replace_status(
+        &self,
+        key: &ProxyKey,
+        uid: &Uid,
+        wanted: &Status,
+        over: Option<String>,
+    ) -> Result<(), OpError> {
+        let mut operations = vec![test("/metadata/uid", json!(uid.as_str()))];
+        operations.extend(over.map(|version| test("/metadata/resourceVersion", json!(version))));
+        operations.push(json!({"op": "add", "path": "/status", "value": status::written(wanted)}));
+        let operations = serde_json::from_value(Value::Array(operations)).expect("each is an operation of RFC 6902");
         let (proxies, patch): (_, Patch<()>) = (self.untyped(key), Patch::Json(operations));
         let params = PatchParams { field_manager: Some(NAME.to_owned()), ..PatchParams::default() };
         let sent = proxies.patch_status(key.name(), &params, &patch);
-        failure::call(format!("write the status of malformed proxy {key}"), sent).await.map(drop)
+        let written = failure::call(format!("write the status of malformed proxy {key}"), sent).await;
+        match &written {
+            Ok(written) => self.proxies_seen.saw(uid, written.metadata.resource_version.as_deref()),
+            // Whatever the reason: a look tells which version is there now.
+            Err(_) => drop(self.find(key, uid).await?),
+        }
+        written.map(drop)
     }
 
-    async fn apply_status<K>(&self, api: Api<K>, name: &str, object: Value) -> Result<(), kube::Error>
+    /// Answers with the version that is there now.
+    async fn apply_status<K>(&self, api: Api<K>, name: &str, object: Value) -> Result<Option<String>, kube::Error>
     where
         K: kube::Resource + serde::de::DeserializeOwned + Clone + fmt::Debug,
     {
         let params = PatchParams::apply(NAME).force();
-        api.patch_status(name, &params, &Patch::Apply(object)).await.map(drop)
+        let mut written = api.patch_status(name, &params, &Patch::Apply(object)).await?;
+        Ok(written.meta_mut().resource_version.take())
+    }
+}
+
+/// Says which version this is written over; null would be taken for a version.
+fn put_over(object: &mut Value, version: Option<&str>) {
+    if let Some(version) = version {
+        object["metadata"]["resourceVersion"] = json!(version);
     }
 }
 
@@ -179,79 +214,113 @@ fn annotating(given: Option<&BTreeMap<String, String>>, name: &str, value: Optio
 
 #[async_trait]
 impl Records for ClusterRecords {
-    async fn adopt(&self, key: &ProxyKey, uid: &Uid, host: Option<&HostName>) -> Result<(), OpError> {
-        self.edit(key, uid, |metadata| adopting(key, host, metadata)).await
+    async fn adopt(
+        &self,
+        key: &ProxyKey,
+        uid: &Uid,
+        host: Option<&HostName>,
+        mandate: &Mandate,
+    ) -> Result<(), OpError> {
+        self.edit(key, uid, mandate, |metadata| adopting(key, host, metadata)).await
     }
 
     async fn release(&self, key: &ProxyKey, uid: &Uid) -> Result<(), OpError> {
-        match self.edit(key, uid, |metadata| Ok(releasing(metadata))).await {
+        // Whoever leads meanwhile would do the same: all that this was for is gone.
+        match self.edit(key, uid, &Mandate::always(), |metadata| Ok(releasing(metadata))).await {
             Err(error) if error.class == Class::NotFound => Ok(()),
             other => other,
         }
     }
 
-    async fn write_status(&self, key: &ProxyKey, uid: &Uid, wanted: &Status) -> Result<(), OpError> {
-        let object = json!({
-            "apiVersion": API_VERSION,
-            "kind": "Proxy",
-            "metadata": {"name": key.name(), "namespace": key.namespace(), "uid": uid.as_str()},
-            "status": status::written(wanted),
-        });
-        let sent = self.apply_status(self.proxies(key), key.name(), object);
-        match tokio::time::timeout(failure::CALL_WITHIN, sent).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) if is_untyped(&error) => self.replace_status(key, uid, wanted).await,
-            // The uid is another one, or a write of ours is on its way: a look tells which.
-            Ok(Err(error)) if failure::is_conflict(&error) => {
-                self.find(key, uid).await?;
-                Err(failure::failed(format_args!("write the status of proxy {key}"), &error))
+    async fn write_status(&self, key: &ProxyKey, uid: &Uid, wanted: &Status, mandate: &Mandate) -> Result<(), OpError> {
+        let what = || format!("write the status of proxy {key}");
+        let mut last = None;
+        for _ in 0..TRIES {
+            let over = self.proxies_seen.of(uid);
+            mandate.stands()?;
+            let mut object = json!({
+                "apiVersion": API_VERSION,
+                "kind": "Proxy",
+                "metadata": {"name": key.name(), "namespace": key.namespace(), "uid": uid.as_str()},
+                "status": status::written(wanted),
+            });
+            put_over(&mut object, over.as_deref());
+            let sent = self.apply_status(self.proxies(key), key.name(), object);
+            match tokio::time::timeout(failure::CALL_WITHIN, sent).await {
+                Ok(Ok(version)) => {
+                    self.proxies_seen.saw(uid, version.as_deref());
+                    return Ok(());
+                }
+                Ok(Err(error)) if is_untyped(&error) => return self.replace_status(key, uid, wanted, over).await,
+                // Somebody wrote since, or the uid is another one: a look tells which, and what to write over now.
+                Ok(Err(error)) if failure::is_conflict(&error) => {
+                    self.find(key, uid).await?;
+                    last = Some(failure::failed(what(), &error));
+                }
+                Ok(Err(error)) => return Err(failure::failed(what(), &error)),
+                Err(_) => {
+                    let detail = format!("cannot {}: the API server did not answer in time", what());
+                    return Err(OpError::transient(Reason::Timeout, detail));
+                }
             }
-            Ok(Err(error)) => Err(failure::failed(format_args!("write the status of proxy {key}"), &error)),
-            Err(_) => Err(OpError::transient(
-                Reason::Timeout,
-                format!("cannot write the status of proxy {key}: the API server did not answer in time"),
-            )),
         }
+        // Somebody writes this object all the time: the caller comes again with a backoff.
+        Err(last.expect("each try but the last that returned left an error"))
     }
 
     async fn annotate_drain(&self, key: &ProxyKey, uid: &Uid, drain: bool) -> Result<(), OpError> {
         let value = drain.then_some("true");
-        self.edit(key, uid, |metadata| {
+        // A person asked for it, whoever leads.
+        self.edit(key, uid, &Mandate::always(), |metadata| {
             Ok(annotating(metadata.annotations.as_ref(), DRAIN, value).into_iter().collect())
         })
         .await
     }
 
-    async fn write_provider_health(&self, health: &ProviderHealth) -> Result<(), OpError> {
+    async fn write_provider_health(&self, health: &ProviderHealth, mandate: &Mandate) -> Result<(), OpError> {
         let (name, what) = (health.entry.as_str(), format!("write ProviderHealth {}", health.entry));
-        let metadata = json!({"name": name});
         let kind = provider_health::ProviderHealth::kind(&());
-        let status = json!({
-            "apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "status": provider_health::written(health),
+        let over = self.healths_seen.of(&health.entry);
+        mandate.stands()?;
+        let mut status = json!({
+            "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name},
+            "status": provider_health::written(health),
         });
+        put_over(&mut status, over.as_deref());
         let written = self.apply_status(self.healths(), name, status.clone());
-        match tokio::time::timeout(failure::CALL_WITHIN, written).await {
-            Ok(Ok(())) => Ok(()),
+        let version = match tokio::time::timeout(failure::CALL_WITHIN, written).await {
+            Ok(Ok(version)) => version,
             Ok(Err(error)) if failure::is_missing(&error) => {
+                self.healths_seen.forget(&health.entry);
                 let spec = json!({
-                    "apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": {"type": health.kind},
+                    "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": {"type": health.kind},
                 });
                 let params = PatchParams::apply(NAME).force();
                 let healths = self.healths();
-                failure::call(&what, healths.patch(name, &params, &Patch::Apply(spec))).await?;
-                failure::call(&what, self.apply_status(self.healths(), name, status)).await
+                let made = failure::call(&what, healths.patch(name, &params, &Patch::Apply(spec))).await?;
+                put_over(&mut status, made.metadata.resource_version.as_deref());
+                failure::call(&what, self.apply_status(self.healths(), name, status)).await?
             }
-            Ok(Err(error)) => Err(failure::failed(what, &error)),
-            Err(_) => Err(OpError::transient(
-                Reason::Timeout,
-                format!("cannot {what}: the API server did not answer in time"),
-            )),
-        }
+            Ok(Err(error)) => {
+                // Another replica led and wrote: the caller comes again if this one still leads.
+                if failure::is_conflict(&error) {
+                    self.healths_seen.forget(&health.entry);
+                }
+                return Err(failure::failed(what, &error));
+            }
+            Err(_) => {
+                let detail = format!("cannot {what}: the API server did not answer in time");
+                return Err(OpError::transient(Reason::Timeout, detail));
+            }
+        };
+        self.healths_seen.saw(&health.entry, version.as_deref());
+        Ok(())
     }
 
     async fn remove_provider_health(&self, entry: &ProviderName) -> Result<(), OpError> {
         let healths = self.healths();
         let params = DeleteParams::default();
+        self.healths_seen.forget(entry);
         let gone = healths.delete(entry.as_str(), &params);
         match failure::call(format!("remove ProviderHealth {entry}"), gone).await {
             Err(error) if error.class != Class::NotFound => Err(error),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use egress_actors::domain::backoff::Backoff;
 use egress_actors::domain::error::OpError;
+use egress_actors::domain::id::Uid;
 use egress_actors::domain::reason::Reason;
 use egress_actors::ports::{ProxySource, SourceEvent};
 use futures::stream::{self, BoxStream, StreamExt as _};
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 use self::fold::Fold;
 use super::client::WATCH_FOR;
 use super::failure;
+use super::seen::Seen;
 use crate::crd::SECRET_LABEL;
 use crate::crd::proxy::Proxy;
 
@@ -44,11 +46,13 @@ const SECRETS_FIRST: Duration = Duration::from_secs(10);
 pub(super) struct Source {
     client: Client,
     namespace: Option<Arc<str>>,
+    seen: Seen<Uid>,
 }
 
 impl Source {
-    pub(super) fn new(client: Client, namespace: Option<Arc<str>>) -> Self {
-        Self { client, namespace }
+    /// What is read goes into `seen` too, for those who write.
+    pub(super) fn new(client: Client, namespace: Option<Arc<str>>, seen: Seen<Uid>) -> Self {
+        Self { client, namespace, seen }
     }
 
     fn proxies(&self) -> Api<DynamicObject> {
@@ -76,7 +80,8 @@ impl ProxySource for Source {
         let labelled = config.clone().labels(&format!("{SECRET_LABEL}=true"));
         let secrets =
             feed(move || watcher::watcher(secrets.clone(), labelled.clone()).boxed(), SecretsFold::new(listed));
-        let proxies = feed(move || watcher::watcher(proxies.clone(), config.clone()).boxed(), Fold::default());
+        let fold = Fold::new(self.seen.clone());
+        let proxies = feed(move || watcher::watcher(proxies.clone(), config.clone()).boxed(), fold);
         stream::select(after(secrets_listed, proxies), secrets).boxed()
     }
 }
@@ -144,8 +149,8 @@ impl<F: Folds, O: Fn() -> Watch<F::Object>> Feed<F, O> {
             tokio::time::sleep(pause).await;
         }
         let watch = self.watch.get_or_insert_with(&self.open);
-        // The connection limits a silent watch ([`WATCH_FOR`] and a bit), and nothing limits a list. That a watch has ended
-        // in its time and goes on in the next one is not told here: where nothing happens, nothing is.
+        // kube limits a list by nothing. A watch it opens anew, without a word, whenever the server ends it or should have:
+        // a fleet in which nothing happens says nothing for days.
         let next = if self.listing {
             tokio::time::timeout(LIST_STALLS_AFTER, watch.next()).await
         } else {
@@ -281,33 +286,46 @@ fn secret_changed((namespace, name): &SecretName) -> SourceEvent {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use super::*;
 
-    /// A watch that begins with these, and then says nothing for ever.
-    fn opened(
-        times: &Arc<AtomicU32>,
-        begins: fn() -> Vec<Event<PartialObjectMeta<Secret>>>,
-    ) -> impl Fn() -> Watch<PartialObjectMeta<Secret>> + use<> {
-        let times = times.clone();
-        move || {
-            times.fetch_add(1, Ordering::SeqCst);
-            stream::iter(begins().into_iter().map(Ok)).chain(stream::pending()).boxed()
+    fn well() -> Watch<PartialObjectMeta<Secret>> {
+        stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(stream::pending()).boxed()
+    }
+
+    struct Told;
+
+    impl Folds for Told {
+        type Object = PartialObjectMeta<Secret>;
+        const OF: &'static str = "objects";
+
+        fn take(&mut self, event: Event<Self::Object>, out: &mut VecDeque<SourceEvent>) {
+            if matches!(event, Event::InitDone) {
+                out.push_back(SourceEvent::Synced { living: Vec::new() });
+            }
+        }
+
+        fn failed(&mut self, error: OpError, out: &mut VecDeque<SourceEvent>) {
+            out.push_back(SourceEvent::Unreadable(error));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cluster_in_which_nothing_happens_is_not_read_anew_and_a_list_that_stalls_is() {
-        for (begins, opens) in
-            [((|| vec![Event::Init, Event::InitDone]) as fn() -> Vec<_>, 1..=1), (|| vec![Event::Init], 5..=20)]
-        {
-            let times = Arc::default();
-            let mut feed = feed(opened(&times, begins), SecretsFold::new(watch::channel(false).0));
-            assert!(tokio::time::timeout(Duration::from_mins(10), feed.next()).await.is_err(), "it has no news");
-            let times = times.load(Ordering::SeqCst);
-            assert!(opens.contains(&times), "{times}");
+    async fn a_quiet_fleet_is_not_taken_for_a_watch_that_failed() {
+        let mut feed = feed(well, Told);
+        assert!(matches!(feed.next().await, Some(SourceEvent::Synced { .. })));
+        let more = tokio::time::timeout(Duration::from_hours(24), feed.next()).await;
+        assert!(more.is_err(), "{more:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_stalls_is_told_and_begun_anew() {
+        let mut feed = feed(|| stream::iter([Ok(Event::Init)]).chain(stream::pending()).boxed(), Told);
+        for _ in 0..3 {
+            let told = tokio::time::timeout(Duration::from_mins(2), feed.next()).await.unwrap();
+            assert!(
+                matches!(&told, Some(SourceEvent::Unreadable(error)) if error.reason == Reason::Timeout),
+                "{told:?}"
+            );
         }
     }
 }

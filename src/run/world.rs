@@ -14,10 +14,10 @@ use egress_actors::ports::{Candidacy, Prober};
 use metrics::gauge;
 use tokio::runtime::Handle;
 
-use super::StartError;
+use super::{StartError, waiting};
 use crate::args::OnExit;
 use crate::config::{self, Config, Mode};
-use crate::k8s::{Cluster, Identity};
+use crate::k8s::{Cluster, ClusterError, Identity};
 use crate::providers::kubernetes;
 use crate::server::{Check, ManifestProblem};
 use crate::standalone::{Options, Problem, Standalone};
@@ -47,7 +47,13 @@ impl World {
             }
             Mode::Cluster(mode) => {
                 let (namespace, operator) = (config.proxy_namespace.clone(), config.operator_id.clone());
-                let cluster = Arc::new(Cluster::connect(namespace, operator, Identity::from_env()).await?);
+                let connect =
+                    async || Cluster::connect(namespace.clone(), operator.clone(), Identity::from_env()).await;
+                let cluster = match connect().await {
+                    Err(ClusterError::Away(why)) => waiting::until_there(config, edge, why, connect).await?,
+                    answered => answered?,
+                };
+                let cluster = Arc::new(cluster);
                 let candidacy = stand(&cluster, mode, edge).await?;
                 Ok(Self::Cluster(cluster, candidacy))
             }

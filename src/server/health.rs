@@ -8,11 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::Router;
+use axum::response::IntoResponse as _;
+use axum::routing::get;
 use egress_actors::election::{Claim, ClaimState};
 use egress_actors::kit::Env;
 use egress_actors::kit::stat::Status;
 use egress_actors::operator::Handles;
 use egress_actors::watch::{SourceState, WatchHandle};
+
+use super::error::{Code, with_fallbacks};
 
 /// What the lease registry is called in the tree.
 const LEASES: &str = "leases";
@@ -137,6 +142,20 @@ pub fn leases(env: &Arc<Env>) -> Check {
 pub(super) struct Readiness {
     pub(super) is_ready: bool,
     pub(super) lines: String,
+}
+
+/// What the admin address answers as long as there is nothing but something to wait for.
+pub fn waiting(check: Check) -> Router {
+    let ready = move || {
+        let told = readiness(std::slice::from_ref(&check));
+        async move {
+            if told.is_ready {
+                return told.lines.into_response();
+            }
+            (Code::NotReady.status(), told.lines).into_response()
+        }
+    };
+    with_fallbacks(Router::new().route("/livez", get(async || "ok\n")).route("/readyz", get(ready)))
 }
 
 /// One line a check, in the way of the API server's own: `[+]` well, `[-]` not, `[!]` not and without a say.

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::status::Status;
-use egress_actors::ports::{ProviderHealth, ProxySource, Records, SourceEvent};
+use egress_actors::ports::{Mandate, ProviderHealth, ProxySource, Records, SourceEvent};
 use futures::stream::BoxStream;
 use tokio::sync::oneshot;
 
@@ -55,7 +55,7 @@ impl StoreRecords {
 
 #[async_trait]
 impl Records for StoreRecords {
-    async fn adopt(&self, key: &ProxyKey, uid: &Uid, host: Option<&HostName>) -> Result<(), OpError> {
+    async fn adopt(&self, key: &ProxyKey, uid: &Uid, host: Option<&HostName>, _: &Mandate) -> Result<(), OpError> {
         self.write(Write::Adopt(key.clone(), uid.clone(), host.cloned())).await
     }
 
@@ -63,7 +63,7 @@ impl Records for StoreRecords {
         self.write(Write::Release(key.clone(), uid.clone())).await
     }
 
-    async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status) -> Result<(), OpError> {
+    async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status, _: &Mandate) -> Result<(), OpError> {
         self.write(Write::Status(key.clone(), uid.clone(), Box::new(written(status)))).await
     }
 
@@ -71,7 +71,7 @@ impl Records for StoreRecords {
         self.write(Write::Drain(key.clone(), uid.clone(), drain)).await
     }
 
-    async fn write_provider_health(&self, health: &ProviderHealth) -> Result<(), OpError> {
+    async fn write_provider_health(&self, health: &ProviderHealth, _: &Mandate) -> Result<(), OpError> {
         let mut known = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(health.entry.clone(), health.clone());
         Ok(())

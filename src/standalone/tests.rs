@@ -8,7 +8,7 @@ use egress_actors::domain::desired::{Desired, SecretRef};
 use egress_actors::domain::id::{HostName, ProxyKey, Uid};
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::{Phase, Status};
-use egress_actors::ports::{Applied, SourceEvent};
+use egress_actors::ports::{Applied, Mandate, SourceEvent};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tempfile::TempDir;
@@ -113,7 +113,7 @@ impl Rig {
 
     async fn adopt(&mut self, desired: &Desired) -> Arc<Desired> {
         let host = HostName::parse("local").unwrap();
-        self.standalone.records().adopt(&desired.key, &desired.uid, Some(&host)).await.unwrap();
+        self.standalone.records().adopt(&desired.key, &desired.uid, Some(&host), &Mandate::always()).await.unwrap();
         let name = desired.key.name().to_owned();
         let seen = self.applied(&name).await;
         assert!(seen.finalizer && seen.host == Some(host), "the finalizer and the host are seen");
@@ -283,7 +283,7 @@ async fn everything_is_remembered_over_a_restart() {
     rig.adopt(&b).await;
     let status = Status { provider_id: Some("process://local/local/1".into()), ..Status::blank(Phase::Ready, 1) };
     let records = rig.standalone.records();
-    records.write_status(&b.key, &b.uid, &status).await.unwrap();
+    records.write_status(&b.key, &b.uid, &status, &Mandate::always()).await.unwrap();
     records.annotate_drain(&b.key, &b.uid, true).await.unwrap();
     let operator = rig.standalone.operator_id().clone();
     let mut rig = rig.restart(|_| {}, FAST).await;
@@ -398,7 +398,8 @@ async fn a_thousand_manifests_are_applied_at_once_and_adopted_in_few_commits() {
     })
     .await;
     let records = rig.standalone.records();
-    let adoptions = all.iter().map(|desired| records.adopt(&desired.key, &desired.uid, None));
+    let mandate = Mandate::always();
+    let adoptions = all.iter().map(|desired| records.adopt(&desired.key, &desired.uid, None, &mandate));
     for adopted in futures::future::join_all(adoptions).await {
         adopted.unwrap();
     }
@@ -458,6 +459,6 @@ async fn a_closed_store_answers_and_never_hangs() {
     let a = rig.applied("a").await;
     let records = rig.standalone.records();
     rig.stop().await;
-    assert_eq!(records.adopt(&a.key, &a.uid, None).await.unwrap_err().reason, Reason::Internal);
+    assert_eq!(records.adopt(&a.key, &a.uid, None, &Mandate::always()).await.unwrap_err().reason, Reason::Internal);
     assert!(records.owner_exists(&a.key, &a.uid).await.is_err());
 }

@@ -1,5 +1,8 @@
 //! A kubelet of a kind: runs the Squid of each pod of a namespace as a process here, on a loopback address of its own,
 //! with the files that the pod mounts; and tells the API server what a kubelet would.
+//!
+//! Where hundreds of pods come and go, one Squid serves them all ([`Kubelet::sharing`]): each pod still has an address
+//! of its own, which answers from when the pod runs until it ends.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,13 +11,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Volume};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::program;
@@ -29,13 +33,27 @@ impl Drop for Kubelet {
 }
 
 impl Kubelet {
+    /// A Squid for each pod.
     pub(crate) fn of(client: Client, namespace: &str) -> Self {
+        Self::new(client, namespace, None)
+    }
+
+    /// One Squid, which listens on this port of 127.0.0.1 and asks for no password, behind the addresses of all pods.
+    pub(crate) fn sharing(client: Client, namespace: &str, squid: u16) -> Self {
+        Self::new(client, namespace, Some(squid))
+    }
+
+    fn new(client: Client, namespace: &str, shared: Option<u16>) -> Self {
         let namespace = namespace.to_owned();
         Self(tokio::spawn(async move {
             let mut running = HashMap::new();
+            let mut took = Duration::ZERO;
             loop {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                turn(&client, &namespace, &mut running).await;
+                // Never more than a part of the machine, however many pods there are.
+                tokio::time::sleep(took.max(Duration::from_millis(50))).await;
+                let begun = Instant::now();
+                turn(&client, &namespace, shared, &mut running).await;
+                took = begun.elapsed();
             }
         }))
     }
@@ -43,18 +61,38 @@ impl Kubelet {
 
 struct Running {
     address: Ipv4Addr,
-    squid: Child,
-    _files: TempDir,
+    _content: Content,
 }
 
-impl Drop for Running {
+enum Content {
+    Own {
+        squid: Child,
+        _files: TempDir,
+    },
+    /// Carries connections to the Squid that all share.
+    Shared(JoinHandle<()>),
+}
+
+impl Drop for Content {
     fn drop(&mut self) {
-        let _gone = self.squid.kill();
-        let _reaped = self.squid.wait();
+        match self {
+            Self::Own { squid, .. } => {
+                let _gone = squid.kill();
+                let _reaped = squid.wait();
+            }
+            Self::Shared(carrier) => carrier.abort(),
+        }
     }
 }
 
-async fn turn(client: &Client, namespace: &str, running: &mut HashMap<String, Running>) {
+/// No other pod of this test process has it, and hardly one of another process.
+fn address() -> Ipv4Addr {
+    static ADDRESS: AtomicU32 = AtomicU32::new(1);
+    let block = 10 + std::process::id() % 200;
+    Ipv4Addr::from(0x7f00_0000 | (block << 16) | ADDRESS.fetch_add(1, Ordering::Relaxed))
+}
+
+async fn turn(client: &Client, namespace: &str, shared: Option<u16>, running: &mut HashMap<String, Running>) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let Ok(list) = pods.list(&ListParams::default()).await else { return };
     let living: Vec<String> = list.items.iter().filter_map(ResourceExt::uid).collect();
@@ -71,8 +109,12 @@ async fn turn(client: &Client, namespace: &str, running: &mut HashMap<String, Ru
             if untold && TcpStream::connect(SocketAddr::from((*address, port(&pod)))).is_ok() {
                 tell(&pods, &name, *address).await;
             }
-        } else if let Some(started) = start(client, namespace, &pod).await {
-            running.insert(uid, started);
+        } else {
+            let started = match shared {
+                Some(squid) => share(squid, port(&pod)).await,
+                None => start(client, namespace, &pod).await,
+            };
+            running.extend(started.map(|started| (uid, started)));
         }
     }
 }
@@ -102,9 +144,26 @@ fn port(pod: &Pod) -> u16 {
     u16::try_from(ports[0].container_port).unwrap()
 }
 
+async fn share(squid: u16, port: u16) -> Option<Running> {
+    let address = address();
+    let listener = TcpListener::bind((address, port)).await.ok()?;
+    let carrier = tokio::spawn(async move {
+        // What it carries ends with it.
+        let mut carried = tokio::task::JoinSet::new();
+        while let Ok((mut near, _)) = listener.accept().await {
+            while carried.try_join_next().is_some() {}
+            carried.spawn(async move {
+                if let Ok(mut far) = tokio::net::TcpStream::connect(("127.0.0.1", squid)).await {
+                    let _ended = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                }
+            });
+        }
+    });
+    Some(Running { address, _content: Content::Shared(carrier) })
+}
+
 /// Nothing is left out of what the pod mounts; a file that is not there yet is waited for, as a kubelet does.
 async fn start(client: &Client, namespace: &str, pod: &Pod) -> Option<Running> {
-    static ADDRESS: AtomicU32 = AtomicU32::new(0x7f0a_0001);
     let spec = pod.spec.as_ref().unwrap();
     let files = tempfile::tempdir().unwrap();
     fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -127,12 +186,12 @@ async fn start(client: &Client, namespace: &str, pod: &Pod) -> Option<Running> {
     for (path, here) in &moved {
         conf = conf.replace(path, here);
     }
-    let address = Ipv4Addr::from(ADDRESS.fetch_add(1, Ordering::Relaxed));
+    let address = address();
     let conf = conf.replace(&format!("http_port {}", port(pod)), &format!("http_port {address}:{}", port(pod)));
     let file = files.path().join("squid.conf");
     fs::write(&file, conf).unwrap();
     let squid = run(&file);
-    Some(Running { address, squid, _files: files })
+    Some(Running { address, _content: Content::Own { squid, _files: files } })
 }
 
 async fn contents(client: &Client, namespace: &str, volume: &Volume) -> Option<Vec<(String, Vec<u8>)>> {

@@ -39,6 +39,7 @@ mod objects;
 mod outages;
 mod pod_proxies;
 mod pods;
+mod records;
 mod relay;
 mod replicas;
 
@@ -50,12 +51,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Looks until there is something to see, and fails with `claim` if that takes longer than [`AMPLE`].
 async fn eventually<T>(claim: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    within(AMPLE, claim, async || look().await.ok_or("nothing was seen")).await
+}
+
+/// The same with a limit of one's own; what a look misses is told at the end.
+async fn within<T, E: std::fmt::Display>(
+    limit: Duration,
+    claim: &str,
+    mut look: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
     let begun = Instant::now();
     loop {
-        if let Some(seen) = look().await {
-            return seen;
+        match look().await {
+            Ok(seen) => return seen,
+            Err(missing) => assert!(begun.elapsed() < limit, "{claim}: not within {limit:?}: {missing}"),
         }
-        assert!(begun.elapsed() < AMPLE, "{claim}: not within {AMPLE:?}");
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

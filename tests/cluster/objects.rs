@@ -286,3 +286,38 @@ async fn kubectl_tells_what_is_wrong() {
     assert!(row(&healths, "local").contains("process"), "{healths}");
     drop(operator);
 }
+
+/// As docs/operating.md has it: no update is taken by the API server, and this is how it is put right.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_takes_no_update_is_told_in_an_event_and_goes_once_the_rules_let_it() {
+    let plane = Plane::start(Options::default()).await;
+    let Some(site) = Site::new() else { return };
+    let group = Group::new(&plane, "stuck").await;
+    let proxies = untyped(&plane, &group.namespace).await;
+    let spec = json!({"managed": {"provider": "local", "port": "http"}});
+    slip_past(&plane, &group.namespace, vec![object("px", &[FINALIZER], json!({HOST: "local"}), spec)]).await;
+    let operator = group.replica(&site, "op-a").await.start().await;
+    eventually("an event tells the field", async || {
+        let said = plane.kubectl(&["get", "events", "-n", &group.namespace]).out;
+        (said.contains("SpecInvalid") && said.contains("spec.managed.port")).then_some(())
+    })
+    .await;
+    proxies.delete("px", &DeleteParams::default()).await.unwrap();
+    eventually("the log says where the way out is", async || {
+        operator.log.tail().contains("An object that takes no update").then_some(())
+    })
+    .await;
+    assert!(proxies.get_opt("px").await.unwrap().is_some());
+    let patch = r#"[
+        {"op": "remove", "path": "/spec/versions/0/selectableFields"},
+        {"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",
+         "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]"#;
+    let said = plane.kubectl(&["patch", "crd", "proxies.crawl.example.com", "--type=json", "-p", patch]);
+    assert!(said.ok, "{said:?}");
+    crate::within(std::time::Duration::from_mins(3), "its finalizer goes", async || {
+        proxies.get_opt("px").await.unwrap().map_or(Ok(()), |_| Err("it is there"))
+    })
+    .await;
+    let said = plane.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", "config/crd"]);
+    assert!(said.ok, "{said:?}");
+}

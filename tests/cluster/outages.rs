@@ -267,3 +267,30 @@ async fn a_leader_whose_network_swallows_everything_is_replaced_and_steps_down()
     .await;
     eprintln!("it is ready to lead {:.1?} after the cut", cut.elapsed());
 }
+
+/// Who the operator is can only be asked there: it waits, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_that_starts_while_the_api_server_is_away_says_so_and_begins_when_it_is_back() {
+    let plane = Plane::start(Options::default()).await;
+    let (Some(site), Some(squid)) = (Site::new(), OwnSquid::open()) else { return };
+    let group = Group::new(&plane, "early").await;
+    let proxies = Proxies::of(&plane, &group.namespace).await;
+    proxies.apply(&external("px", squid.port).namespace(&group.namespace)).await;
+    let launch = group.replica(&site, "op-a").await;
+    plane.api.kill();
+    let mut operator = launch.spawn();
+    let told = eventually("it is alive, and says what it waits for", async || {
+        let live = operator.api.admin("/livez").await.ok()?;
+        let (status, body) = operator.api.admin("/readyz").await.ok()?;
+        assert_eq!((live.0, status), (200, 503), "{body}");
+        Some(body)
+    })
+    .await;
+    assert!(told.starts_with("[-]cluster: waiting for the API server: "), "{told}");
+    assert!(!operator.has_ended());
+    plane.start_api().await;
+    eventually("it is ready", async || (operator.api.admin("/readyz").await.ok()?.0 == 200).then_some(())).await;
+    proxies.becomes("px", "Ready").await;
+    granted(&operator.api, "px").await;
+    assert_eq!(operator.terminate().await.code, Some(0));
+}

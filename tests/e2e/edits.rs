@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use super::manifest::managed;
+use super::api::fetch;
+use super::manifest::{managed, secret};
 use super::site::Site;
 use super::{eventually, stays};
 
@@ -38,6 +39,48 @@ async fn edited_attributes_and_lease_limits_count_at_once_and_leave_the_squid_al
     let first = api.get(&format!("/v1/leases/{}", lease["id"].as_str().unwrap())).await;
     assert_eq!(first["state"], "active");
     assert_eq!(site.squid_of("a"), pid);
+}
+
+#[tokio::test]
+async fn a_squid_takes_over_the_password_that_its_secret_has_now() {
+    let Some(site) = Site::new() else { return };
+    let write = |password: &str| site.apply("secret.yaml", &secret("auth", "ann", password));
+    write("the-first-one");
+    let flavor = "managed: {provider: local, credentialsSecretRef: {name: auth}}";
+    site.apply("a.yaml", &managed("a").flavor(flavor).yaml());
+    let operator = site.operator().args(&["--list-interval", "1s"]).start().await;
+    let api = &operator.api;
+    api.all_ready(1).await;
+    let pid = site.squid_of("a");
+    assert_eq!(fetch(&api.lease("a").await, &site.target.url()).await.status(), 204);
+
+    write("the-second-one");
+    let lease = eventually("the new password is leased, and taken", async || {
+        let (status, mut body) = api.try_lease("a").await;
+        let lease = (status == 201).then(|| body["leases"][0].take())?;
+        if lease["proxy"]["password"] == "the-second-one" && fetch(&lease, &site.target.url()).await.status() == 204 {
+            return Some(lease);
+        }
+        api.release(&lease).await;
+        None
+    })
+    .await;
+    assert_eq!(site.squid_of("a"), pid, "it is the same Squid");
+    api.release(&lease).await;
+
+    // While the operator is away too.
+    operator.terminate().await;
+    write("the-third-one");
+    let operator = site.operator().args(&["--list-interval", "1s"]).start().await;
+    eventually("the newest password is taken", async || {
+        let (status, mut body) = operator.api.try_lease("a").await;
+        let lease = (status == 201).then(|| body["leases"][0].take())?;
+        let is_taken = fetch(&lease, &site.target.url()).await.status() == 204;
+        operator.api.release(&lease).await;
+        (lease["proxy"]["password"] == "the-third-one" && is_taken).then_some(())
+    })
+    .await;
+    assert_eq!(site.squid_of("a"), pid, "it is the same Squid");
 }
 
 #[tokio::test]

@@ -47,6 +47,7 @@ const ACTORS: &str = "
 
 /// The same for the root package, where `actors` is the other one.
 const ROOT: &str = "
+    causes     <- nothing
     args       <- actors::domain
     config     <- actors::domain, actors::names, args    -- it is made of the raw flags
     telemetry  <- actors::domain, actors::names, args    -- format and level of the log are parsed with the flags
@@ -54,11 +55,13 @@ const ROOT: &str = "
     crd        <- actors::domain, actors::ports
     standalone <- actors::domain, actors::ports, actors::names, crd
     k8s        <- actors::domain, actors::ports, actors::names, crd
+    k8s        <- causes
     k8s        <- actors::kit::supervisor, actors::kit::task   -- its writer of events is a supervised task
     dns        <- actors::domain, actors::names
     echo       <- nothing
     probe      <- actors::domain, actors::ports, actors::names, dns, echo::EXIT_ADDRESS
     providers  <- actors::domain, actors::ports, actors::names
+    providers  <- causes
     providers  <- config::providers                      -- a backend takes its entry as it was parsed
 
     server     <- actors::domain, actors::ports, actors::names, actors::board

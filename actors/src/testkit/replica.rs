@@ -15,7 +15,7 @@ use crate::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use crate::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
 use crate::domain::reason::Reason;
 use crate::domain::status::Status;
-use crate::ports::{Backend, Candidacy, ClaimStore, Claimed, ProviderHealth, Records};
+use crate::ports::{Backend, Candidacy, ClaimStore, Claimed, Mandate, ProviderHealth, Records};
 
 /// How an API server is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,9 +189,15 @@ pub(super) struct LinedStore(pub(super) Arc<Store>, pub(super) Arc<Line>);
 
 #[async_trait]
 impl Records for LinedStore {
-    async fn adopt(&self, key: &ProxyKey, uid: &Uid, host: Option<&HostName>) -> Result<(), OpError> {
+    async fn adopt(
+        &self,
+        key: &ProxyKey,
+        uid: &Uid,
+        host: Option<&HostName>,
+        mandate: &Mandate,
+    ) -> Result<(), OpError> {
         self.1.write("finalizer").await?;
-        self.0.adopt(key, uid, host).await
+        self.0.adopt(key, uid, host, mandate).await
     }
 
     async fn release(&self, key: &ProxyKey, uid: &Uid) -> Result<(), OpError> {
@@ -199,9 +205,9 @@ impl Records for LinedStore {
         self.0.release(key, uid).await
     }
 
-    async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status) -> Result<(), OpError> {
+    async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status, mandate: &Mandate) -> Result<(), OpError> {
         self.1.write("status").await?;
-        self.0.write_status(key, uid, status).await
+        self.0.write_status(key, uid, status, mandate).await
     }
 
     async fn annotate_drain(&self, key: &ProxyKey, uid: &Uid, drain: bool) -> Result<(), OpError> {
@@ -209,9 +215,9 @@ impl Records for LinedStore {
         self.0.annotate_drain(key, uid, drain).await
     }
 
-    async fn write_provider_health(&self, health: &ProviderHealth) -> Result<(), OpError> {
+    async fn write_provider_health(&self, health: &ProviderHealth, mandate: &Mandate) -> Result<(), OpError> {
         self.1.write("health").await?;
-        self.0.write_provider_health(health).await
+        self.0.write_provider_health(health, mandate).await
     }
 
     async fn remove_provider_health(&self, entry: &ProviderName) -> Result<(), OpError> {

@@ -15,7 +15,7 @@ use crate::domain::desired::Desired;
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use crate::domain::status::{Phase, Status};
-use crate::ports::{Applied, ProviderHealth, ProxySource, Records, Rejected, SourceEvent};
+use crate::ports::{Applied, Mandate, ProviderHealth, ProxySource, Records, Rejected, SourceEvent};
 
 #[derive(Debug, Clone)]
 struct Object {
@@ -259,7 +259,7 @@ impl ProxySource for Store {
 
 #[async_trait]
 impl Records for Store {
-    async fn adopt(&self, key: &ProxyKey, uid: &Uid, host: Option<&HostName>) -> Result<(), OpError> {
+    async fn adopt(&self, key: &ProxyKey, uid: &Uid, host: Option<&HostName>, _: &Mandate) -> Result<(), OpError> {
         self.write("finalizer")?;
         let mut objects = lock(&self.objects);
         let object = found(&mut objects, key, uid)?;
@@ -284,7 +284,7 @@ impl Records for Store {
         Ok(())
     }
 
-    async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status) -> Result<(), OpError> {
+    async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status, _: &Mandate) -> Result<(), OpError> {
         self.write("status")?;
         let mut objects = lock(&self.objects);
         let object = found(&mut objects, key, uid)?;
@@ -306,7 +306,7 @@ impl Records for Store {
         Ok(())
     }
 
-    async fn write_provider_health(&self, health: &ProviderHealth) -> Result<(), OpError> {
+    async fn write_provider_health(&self, health: &ProviderHealth, _: &Mandate) -> Result<(), OpError> {
         self.write("health")?;
         lock(&self.health).insert(health.entry.clone(), health.clone());
         Ok(())

@@ -192,6 +192,8 @@ async fn without_the_claim_no_object_is_written_no_backend_changed_and_all_is_do
     a.ready("px-3").await;
     a.ready("bought").await;
     a.eventually("the invalid one is told", MINUTE, |world| world.store.phase("px-4") == Some(Phase::Failed)).await;
+    let warned: Vec<_> = a.sink.about("px-4").into_iter().map(|event| event.note).collect();
+    assert_eq!(warned, ["spec.maxLeases: must be at least 1"], "what happened meanwhile is told, once");
     all_is_well(&a, &["px-2", "px-3"]).await;
     assert_eq!((b.line.writes(), mutations(&b)), (vec![], 0));
 }
@@ -288,7 +290,8 @@ async fn a_status_that_was_not_written_under_a_lost_claim_never_overwrites_the_n
     let written = a.store.status("px-1").unwrap();
     let other = egress_actors::domain::status::Status { observed_generation: 3, ..written };
     let desired = a.store.desired("px-1").unwrap();
-    egress_actors::ports::Records::write_status(&*a.store, &desired.key, &desired.uid, &other).await.unwrap();
+    let mandate = egress_actors::ports::Mandate::always();
+    egress_actors::ports::Records::write_status(&*a.store, &desired.key, &desired.uid, &other, &mandate).await.unwrap();
     a.claims().let_go();
     leads(&a, 5 * SECOND).await;
     pass(2 * MINUTE).await;

@@ -13,6 +13,7 @@ use kube::core::DynamicObject;
 use kube::runtime::watcher::Event;
 use serde::Deserialize as _;
 
+use super::super::seen::Seen;
 use super::Folds;
 use crate::crd::accept::{accept, accept_deleting, identity};
 use crate::crd::proxy::{Proxy, ProxyStatus};
@@ -20,6 +21,8 @@ use crate::crd::status;
 
 #[derive(Debug, Default)]
 pub(super) struct Fold {
+    /// Versions, for those who write.
+    seen: Seen<Uid>,
     /// Who has each name, as told last.
     living: HashMap<ProxyKey, Uid>,
     /// What the list that is being read has shown so far.
@@ -46,6 +49,7 @@ impl Folds for Fold {
             Event::InitDone => {
                 let living = self.listed.take().unwrap_or_default();
                 self.living = living.iter().cloned().collect();
+                self.seen.keep(&self.living.values().cloned().collect());
                 out.push_back(SourceEvent::Synced { living });
             }
             Event::Apply(object) => drop(self.seen(object, out)),
@@ -54,6 +58,7 @@ impl Folds for Fold {
                 if self.living.get(&key) == Some(&uid) {
                     self.living.remove(&key);
                 }
+                self.seen.forget(&uid);
                 out.push_back(SourceEvent::Gone { key, uid });
             }
         }
@@ -66,6 +71,10 @@ impl Folds for Fold {
 }
 
 impl Fold {
+    pub(super) fn new(seen: Seen<Uid>) -> Self {
+        Self { seen, ..Self::default() }
+    }
+
     fn seen(&mut self, object: DynamicObject, out: &mut VecDeque<SourceEvent>) -> Option<(ProxyKey, Uid)> {
         let (key, uid) = match identity(&object.metadata) {
             Ok(identity) => identity,
@@ -75,9 +84,11 @@ impl Fold {
                 return None;
             }
         };
+        self.seen.saw(&uid, object.metadata.resource_version.as_deref());
         if let Some(before) = self.living.insert(key.clone(), uid.clone())
             && before != uid
         {
+            self.seen.forget(&before);
             out.push_back(SourceEvent::Gone { key: key.clone(), uid: before });
         }
         out.push_back(read(&key, &uid, object));

@@ -2,13 +2,12 @@
 //!
 //! The one place of this provider that decides a class.
 
-use std::error::Error as _;
-
 use egress_actors::domain::error::{Class, OpError};
 use egress_actors::domain::reason::Reason;
 use kube::core::Status;
 
 use super::calls::{Effect, LIMIT};
+use crate::causes;
 
 /// Longest part of the server's words that is repeated.
 const WORDS_MAX: usize = 500;
@@ -45,14 +44,14 @@ pub(super) fn of(doing: &str, effect: Effect, error: &kube::Error) -> OpError {
     let told = |class, reason, why: &str| OpError::new(class, reason, format!("cannot {doing}: {}", words(why)));
     match error {
         kube::Error::Api(status) => refused(doing, effect, status),
-        kube::Error::Auth(_) => told(Class::Transient, Reason::Unauthorized, &causes(error)),
+        kube::Error::Auth(_) => told(Class::Transient, Reason::Unauthorized, &causes::told(error)),
         kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => {
-            told(unseen(effect), Reason::Unreachable, &causes(error))
+            told(unseen(effect), Reason::Unreachable, &causes::told(error))
         }
         kube::Error::BuildRequest(_) | kube::Error::HttpError(_) => {
-            told(Class::Permanent, Reason::Internal, &causes(error))
+            told(Class::Permanent, Reason::Internal, &causes::told(error))
         }
-        _ => told(unseen(effect), Reason::APIError, &causes(error)),
+        _ => told(unseen(effect), Reason::APIError, &causes::told(error)),
     }
 }
 
@@ -76,8 +75,12 @@ fn refused(doing: &str, effect: Effect, status: &Status) -> OpError {
         403 if status.message.contains("error looking up service account") => {
             told(Class::Transient, Reason::Forbidden, "the namespace is new, or somebody removed that ServiceAccount")
         }
-        403 if status.message.contains("admission webhook") => told(Class::Permanent, Reason::Forbidden, ""),
-        403 => told(Class::Permanent, Reason::Forbidden, "grant it to the operator in that namespace"),
+        // The authorizer's words; it alone is about the rights of the operator.
+        403 if status.message.contains("cannot ") && status.message.contains("in API group") => {
+            told(Class::Permanent, Reason::Forbidden, "grant it to the operator in that namespace")
+        }
+        // A webhook, a policy or a plugin of the cluster, in its own words.
+        403 => told(Class::Permanent, Reason::Forbidden, "this is what the cluster's admission says"),
         404 if names_a_namespace(status) => {
             told(Class::Permanent, Reason::NamespaceNotFound, "create it, or correct `namespace` of the entry")
         }
@@ -106,20 +109,6 @@ fn names_a_namespace(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
 }
 
-/// The error with what it is made of: the outermost says too little.
-fn causes(error: &kube::Error) -> String {
-    let mut said = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let text = next.to_string();
-        if !said.contains(&text) {
-            said = format!("{said}: {text}");
-        }
-        cause = next.source();
-    }
-    said
-}
-
 fn words(text: &str) -> String {
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS_MAX).collect()
 }
@@ -146,10 +135,20 @@ mod tests {
     #[test]
     fn each_answer_has_its_class_and_its_way_out() {
         use Class::{EffectUnknown, Permanent, Transient};
-        let forbidden = "pods is forbidden: User \"x\" cannot create resource \"pods\"";
+        let forbidden =
+            "pods is forbidden: User \"x\" cannot create resource \"pods\" in API group \"\" in the namespace \"a\"";
         let rows = [
             (401, "Unauthorized", "", "", (Transient, Transient), Reason::Unauthorized, "credentials"),
-            (403, forbidden, "pods", "", (Permanent, Permanent), Reason::Forbidden, "cannot create resource"),
+            (403, forbidden, "pods", "", (Permanent, Permanent), Reason::Forbidden, "; grant it to the operator"),
+            (
+                403,
+                "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: no tag",
+                "pods",
+                "",
+                (Permanent, Permanent),
+                Reason::Forbidden,
+                "no tag; this is what the cluster's admission says",
+            ),
             (403, "exceeded quota: q", "pods", "", (Transient, Transient), Reason::QuotaExceeded, "ResourceQuota"),
             (
                 403,

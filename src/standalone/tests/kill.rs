@@ -20,7 +20,10 @@ async fn child_that_adopts_for_ever() {
         let SourceEvent::Applied(Applied { desired, .. }) = event else { continue };
         if !desired.finalizer {
             let host = HostName::parse("local").unwrap();
-            records.adopt(&desired.key, &desired.uid, Some(&host)).await.unwrap();
+            records
+                .adopt(&desired.key, &desired.uid, Some(&host), &egress_actors::ports::Mandate::always())
+                .await
+                .unwrap();
             println!("adopted {} {}", desired.key, desired.uid);
         }
     }

@@ -94,6 +94,8 @@ fn next_step(view: &View<'_>, wished: Option<Replacement>, replacing: Option<Rep
                 delete(view, host, replacement.reason, wake)
             }
             Some(_) => Step::Nothing,
+            // A create of what is there hands the credentials over, where the backend can.
+            None if seen.hand_over && wished.is_none() && view.has_all_for_create() => create(view, host, wake),
             None => {
                 view.is_past(view.address_timeout_at(), wake);
                 Step::Nothing

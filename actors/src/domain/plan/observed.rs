@@ -111,6 +111,10 @@ pub struct Observed {
     pub(super) credentials: Option<Credentials>,
     pub(super) user_data: Option<SecretBytes>,
     pub(super) secrets_stale: bool,
+    /// The instance that lives may ask for other credentials than these.
+    pub(super) hand_over: bool,
+    /// They were handed over because a probe was refused: a second time would change nothing.
+    pub(super) was_refused: bool,
     /// What is being read just now is outdated already.
     pub(super) reread_secrets: bool,
     // The instance.
@@ -182,6 +186,8 @@ impl Observed {
             credentials: None,
             user_data: None,
             secrets_stale: false,
+            hand_over: false,
+            was_refused: false,
             reread_secrets: false,
             sight: Sight::Unseen,
             // One list tells all instances of a host: a restart does not ask for each.
@@ -356,6 +362,10 @@ impl Observed {
             _ if std::mem::take(&mut self.reread_secrets) => Ok(()),
             Ok(SecretsRead { credentials, user_data }) => {
                 self.secrets_stale = false;
+                if credentials != self.credentials {
+                    self.hand_over = self.credentials.is_some() && credentials.is_some() && self.has_instance();
+                    self.was_refused = false;
+                }
                 self.credentials = credentials;
                 let failed;
                 (self.user_data, failed) = match user_data {

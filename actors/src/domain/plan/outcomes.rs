@@ -48,6 +48,7 @@ impl Observed {
         }
         if let Some(instance) = self.ended(Task::Create, outcome, now) {
             self.user_data = None;
+            self.hand_over = false;
             self.remaking = None;
             self.look_at = None;
             self.polls.reset();
@@ -143,6 +144,10 @@ impl Observed {
         if probed.blame == Some(Blame::Proxy) && (was_well || fell) {
             self.look_at = Some(now.mono);
         }
+        // The Secret changed while nobody looked, or the backend was slow to take it in.
+        if probed.probe.reason == Some(Reason::ProxyAuthRequired) && self.credentials.is_some() && !self.was_refused {
+            (self.hand_over, self.was_refused) = (true, true);
+        }
         if probed.exit_ip.is_some() {
             self.exit_ip = probed.exit_ip;
         }
@@ -202,8 +207,10 @@ impl Observed {
             self.forget_verdict();
         }
         if lives(instance.state) {
-            // It is there: what stood in the way of making it does not any more.
-            self.put_right(Task::Create);
+            // It is there: what stood in the way of making it does not any more. In the way of handing over it may.
+            if !self.hand_over {
+                self.put_right(Task::Create);
+            }
             if self.secret.is_none() || (self.credentials.is_some() && !self.secrets_stale) {
                 self.put_right(Task::ReadSecrets);
             }
@@ -227,6 +234,7 @@ impl Observed {
 
     /// A look found evidence that there is no instance.
     fn saw_nothing(&mut self, started: Instant, now: Now) {
+        self.hand_over = false;
         let settle = self.settle();
         if let Some(removal) = &mut self.removal {
             if !removal.asked {

@@ -98,6 +98,7 @@ const fn needs_a_person(reason: Reason) -> bool {
         reason,
         Reason::SecretNotFound
             | Reason::SecretInvalid
+            | Reason::SecretNotLabelled
             | Reason::ProviderNotConfigured
             | Reason::HostNotConfigured
             | Reason::InstanceOutdated

@@ -50,6 +50,48 @@ fn credentials_are_read_before_anything_is_tracked_and_follow_their_secret() {
 }
 
 #[test]
+fn an_instance_is_given_the_password_that_its_secret_has_now_and_stays() {
+    let read = |password| SecretsRead { credentials: Some(credentials(password)), user_data: None };
+    let mut desired = with_secret(managed());
+    if let Flavor::Managed(managed) = &mut desired.flavor {
+        managed.cloud_init = None;
+    }
+    let mut life = Life::adopted(desired);
+    assert_eq!(life.step(), Step::ReadSecrets);
+    life.tell(|seen, now| seen.on_secrets(Ok(read("old")), now));
+    assert_eq!(life.plan.step, get());
+    life.tell(|seen, now| seen.on_get(Ok(running("1")), now));
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    assert_eq!((life.offers(), life.plan.step.clone()), (true, Step::Nothing));
+
+    // The same again is no news, another one is handed over by a create of what is there.
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Ok(read("old")), now));
+    assert_eq!(life.plan.step, Step::Nothing);
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Ok(read("new")), now));
+    assert_eq!((life.plan.step.clone(), life.phase()), (create(), Phase::Ready));
+    life.tell(|seen, now| seen.on_create(Err(transient(Reason::Unreachable)), now));
+    life.tell(|seen, now| seen.on_get(Ok(running("1")), now));
+    life.wait_for_wake();
+    assert_eq!(life.plan.step, create(), "until it was taken");
+    life.tell(|seen, now| seen.on_create(Ok(running("1")), now));
+    assert_eq!((life.plan.step.clone(), life.phase()), (Step::Nothing, Phase::Ready));
+
+    // It changed while nobody looked: the proxy refuses what the Secret says. Once: more would not help.
+    let refused = || {
+        let told = probed(Verdict::Healthy, false);
+        Probed { probe: LastProbe { reason: Some(Reason::ProxyAuthRequired), ..told.probe }, ..told }
+    };
+    life.tell(|seen, now| seen.on_probed(refused(), now));
+    life.tell(|seen, now| seen.on_get(Ok(running("1")), now));
+    assert_eq!(life.plan.step, create());
+    life.tell(|seen, now| seen.on_create(Ok(running("1")), now));
+    life.tell(|seen, now| seen.on_probed(refused(), now));
+    assert_eq!(life.plan.step, Step::Nothing);
+}
+
+#[test]
 fn a_secret_that_loses_its_label_is_not_used_any_more_and_comes_back_with_it() {
     let read = || SecretsRead { credentials: Some(credentials("one")), user_data: None };
     let mut life = Life::of(with_secret(external()));

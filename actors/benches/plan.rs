@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use egress_actors::domain::clock::Now;
-use egress_actors::domain::desired::{Attributes, Desired, Endpoint, Scheme};
+use egress_actors::domain::desired::{Desired, Endpoint, Scheme};
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::health::{FailureDomain, Probed, Sample, TargetGuard, Verdict};
 use egress_actors::domain::id::{HostName, ProviderName, Uid};
@@ -18,7 +18,7 @@ use url::Url;
 
 fn wished() -> Desired {
     Desired {
-        attributes: Attributes::new(),
+        attributes: Arc::default(),
         finalizer: true,
         host: Some(HostName::parse("a").expect("valid")),
         ..managed("px-1", "kvm")

@@ -25,14 +25,14 @@ pub struct ProxyView {
 }
 
 impl ProxyView {
-    pub fn new(desired: &Desired, attributes: Arc<Attributes>, status: Arc<Status>) -> Self {
+    pub fn new(desired: &Desired, status: Arc<Status>) -> Self {
         let managed = matches!(desired.flavor, Flavor::Managed(_));
         Self {
             key: desired.key.clone(),
             uid: desired.uid.clone(),
             provider: desired.provider().cloned(),
             host: if managed { desired.host.clone() } else { None },
-            attributes,
+            attributes: desired.attributes.clone(),
             max_leases: desired.max_leases,
             last_probe: status.last_probe.clone(),
             exit_ip: status.exit_ip.clone(),

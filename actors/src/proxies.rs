@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::board::ProxyView;
 use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
@@ -114,6 +115,7 @@ crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, Provid
     StartKept, GivenUp, StillHeld, Timer);
 
 struct Member {
+    /// The recorded status only while it is not on the board.
     applied: Applied,
     /// The object has a newer generation that is not valid.
     rejected: Option<Rejected>,
@@ -180,16 +182,19 @@ impl Proxies {
             }
             return;
         }
-        let changed = member.applied.desired != applied.desired || member.rejected.is_some();
-        member.applied = applied;
+        let desired = applied.desired.sharing(&member.applied.desired);
+        let changed = !Arc::ptr_eq(&member.applied.desired, &desired) || member.rejected.is_some();
+        let shown = matches!(member.life, Life::Up) && self.wires.board.get(&key).is_some();
+        member.applied = Applied { desired, recorded: applied.recorded.filter(|_| !shown) };
         member.rejected = None;
         match &member.life {
-            Life::Up => member.proxy.desired(member.applied.desired.clone()),
+            Life::Up if changed => member.proxy.desired(member.applied.desired.clone()),
             Life::Parked if member.applied.desired.deleting && member.applied.desired.annotations.skip_cleanup => {
                 self.give_up(&key, ctx);
             }
             Life::Parked if changed => self.wake(&key, ctx),
-            Life::Parked | Life::Kept => {}
+            // Our own status coming back, for example.
+            Life::Up | Life::Parked | Life::Kept => {}
             // It was told gone, and is there after all.
             Life::Ending(_) => member.life = Life::Ending(Some(member.applied.clone())),
         }
@@ -209,13 +214,15 @@ impl Proxies {
     fn start(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         let Some(member) = self.members.get_mut(key) else { return };
         (member.life, member.given_up) = (Life::Up, false);
-        let spec = member.proxy.spec(
-            child_id(key),
-            member.applied.clone(),
-            member.rejected.clone(),
-            self.epoch,
-            self.wires.clone(),
-        );
+        let mut applied = member.applied.clone();
+        // From here on the status is on the board, and nowhere else: there are thousands.
+        let shown = self.wires.board.get(key).filter(|view| view.uid == applied.desired.uid);
+        match (shown, member.applied.recorded.take()) {
+            (Some(view), _) => applied.recorded = Some(view.status.clone()),
+            (None, Some(recorded)) => self.wires.board.put(ProxyView::new(&applied.desired, recorded)),
+            (None, None) => {}
+        }
+        let spec = member.proxy.spec(child_id(key), applied, member.rejected.clone(), self.epoch, self.wires.clone());
         ctx.start(spec);
     }
 
@@ -258,7 +265,7 @@ impl Proxies {
             ..Status::blank(Phase::Failed, rejected.generation)
         };
         self.warn_invalid(rejected);
-        self.wires.records.status(&rejected.key, &rejected.uid, status);
+        self.wires.records.status(&rejected.key, &rejected.uid, Arc::new(status));
     }
 
     /// Reaches people also where the object takes no status.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::board::Board;
 use crate::domain::clock::Now;
-use crate::domain::desired::{Attributes, Desired, Flavor};
+use crate::domain::desired::{Desired, Flavor};
 use crate::domain::error::OpError;
 use crate::domain::health::Probed;
 use crate::domain::id::{HostName, OperatorId, ProxyKey};
@@ -170,7 +170,6 @@ struct Args {
 
 struct Proxy {
     desired: Arc<Desired>,
-    attributes: Arc<Attributes>,
     rejected: Option<Rejected>,
     seen: Observed,
     /// The claim under which it was started. Under any other it says and does nothing: it is about to be stopped.
@@ -179,7 +178,7 @@ struct Proxy {
     timers: Timers<()>,
     woken_at: Option<Instant>,
     out: Out,
-    /// The status as it was last handed to the writer, or found on the object.
+    /// The status that is on the object, or on its way there; but for what is not written for its own sake.
     written: Option<Arc<Status>>,
 }
 
@@ -267,7 +266,6 @@ impl Behavior for Proxy {
         let now = ctx.now();
         let seen = Observed::new(&applied.desired, applied.recorded.clone(), &wires.settings, now);
         let mut proxy = Self {
-            attributes: Arc::new(applied.desired.attributes.clone()),
             desired: applied.desired,
             rejected,
             seen,
@@ -288,9 +286,6 @@ impl Behavior for Proxy {
         let now = ctx.now();
         match message {
             ProxyMsg::Desired(desired) => {
-                if self.desired.attributes != desired.attributes {
-                    self.attributes = Arc::new(desired.attributes.clone());
-                }
                 self.seen.on_desired(&desired, now);
                 self.desired = desired;
                 self.rejected = None;

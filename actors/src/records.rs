@@ -96,8 +96,8 @@ impl RecordsHandle {
     }
 
     /// Writes the status, or a later one of the same uid instead.
-    pub fn status(&self, key: &ProxyKey, uid: &Uid, status: Status) {
-        self.want(Slot::Proxy(uid.clone()), Content::Status(key.clone(), uid.clone(), Box::new(status)));
+    pub fn status(&self, key: &ProxyKey, uid: &Uid, status: Arc<Status>) {
+        self.want(Slot::Proxy(uid.clone()), Content::Status(key.clone(), uid.clone(), status));
     }
 
     /// The object is gone: what was still to be written of it is void.
@@ -150,7 +150,7 @@ enum Slot {
 
 #[derive(Debug, Clone)]
 enum Content {
-    Status(ProxyKey, Uid, Box<Status>),
+    Status(ProxyKey, Uid, Arc<Status>),
     Health(Box<ProviderHealth>),
     NoHealth(ProviderName),
 }

@@ -190,7 +190,7 @@ fn resident(name: &str) -> Desired {
     let mut desired = managed(name, "lab");
     desired.check.interval = INTERVAL;
     desired.check.timeout = INTERVAL;
-    desired.attributes = Attributes::from([("tier".into(), "lab".into())]);
+    desired.attributes = Arc::new(Attributes::from([("tier".into(), "lab".into())]));
     desired
 }
 

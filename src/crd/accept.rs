@@ -14,8 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egress_actors::domain::desired::{
-    Annotations, Attributes, CloudInit, Desired, Endpoint, External, Flavor, HealthCheck, Managed, Placement, Scheme,
-    SecretRef,
+    Annotations, CloudInit, Desired, Endpoint, External, Flavor, HealthCheck, Managed, Placement, Scheme, SecretRef,
 };
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -79,7 +78,7 @@ pub fn accept(proxy: &Proxy, previous: Option<&ProxySpec>) -> Result<Desired, Re
         uid,
         generation: proxy.metadata.generation.unwrap_or(1),
         flavor,
-        attributes,
+        attributes: Arc::new(attributes),
         max_leases,
         check,
         recreate_after,
@@ -123,7 +122,7 @@ pub fn accept_deleting(key: &ProxyKey, uid: &Uid, metadata: &ObjectMeta, spec: &
         uid: uid.clone(),
         generation: metadata.generation.unwrap_or(1),
         flavor,
-        attributes: Attributes::default(),
+        attributes: Arc::default(),
         max_leases: 1,
         check: HealthCheck::default(),
         recreate_after: None,

@@ -21,7 +21,7 @@ pub struct Desired {
     /// Grows with each change of the spec.
     pub generation: i64,
     pub flavor: Flavor,
-    pub attributes: Attributes,
+    pub attributes: Arc<Attributes>,
     /// At least 1.
     pub max_leases: u32,
     pub check: HealthCheck,
@@ -163,7 +163,30 @@ impl Default for HealthCheck {
     }
 }
 
+/// Clones of these parts cost no memory: what they hold is behind an `Arc`.
+fn share<T: PartialEq + Clone>(new: &mut T, old: &T) {
+    if *new == *old {
+        *new = old.clone();
+    }
+}
+
 impl Desired {
+    /// The same wish, with whatever is as it was in `old` shared with it: a source tells all of an object anew with each
+    /// change, thousands are kept, and most changes are small.
+    #[must_use]
+    pub fn sharing(self: Arc<Self>, old: &Arc<Self>) -> Arc<Self> {
+        if self == *old {
+            return old.clone();
+        }
+        let mut new = Arc::unwrap_or_clone(self);
+        share(&mut new.key, &old.key);
+        share(&mut new.uid, &old.uid);
+        share(&mut new.flavor, &old.flavor);
+        share(&mut new.attributes, &old.attributes);
+        share(&mut new.check, &old.check);
+        Arc::new(new)
+    }
+
     /// The provider of a managed Proxy.
     pub fn provider(&self) -> Option<&ProviderName> {
         match &self.flavor {
@@ -187,5 +210,27 @@ impl Desired {
             _ => None,
         };
         self.credentials().is_some_and(|s| &*s.name == name) || cloud_init.is_some_and(|n| &**n == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::wishes::external;
+
+    #[test]
+    fn an_echo_is_the_wish_that_is_there_and_a_change_shares_what_is_as_it_was() {
+        let old = Arc::new(external("px-1", "a.example"));
+        let echo = Arc::new((*old).clone()).sharing(&old);
+        assert!(Arc::ptr_eq(&echo, &old));
+
+        let mut told = external("px-1", "a.example");
+        told.annotations.drain = true;
+        let new = Arc::new(told.clone()).sharing(&old);
+        assert_eq!(*new, told, "nothing of the news is lost");
+        assert!(Arc::ptr_eq(&new.attributes, &old.attributes));
+
+        told.attributes = Arc::new(Attributes::from([("tier".into(), "home".into())]));
+        assert_eq!(*Arc::new(told.clone()).sharing(&old), told);
     }
 }

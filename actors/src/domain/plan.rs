@@ -88,7 +88,7 @@ pub struct Plan {
     /// a deletion or a replacement waits for them.
     pub cordon: Option<Cordon>,
     /// The whole status that we own; written when it [differs](Status::differs_from) from the one written before.
-    pub status: Status,
+    pub status: Arc<Status>,
     /// Events about transitions, each told once.
     pub notices: Vec<Notice>,
 }
@@ -211,7 +211,7 @@ impl Wake {
 pub fn plan(desired: &Desired, seen: &Observed, settings: &Settings, now: Now) -> Plan {
     let view = View { desired, seen, settings, now };
     let intent = if desired.deleting { ending::intent(&view) } else { making::intent(&view) };
-    let status = telling::status(&view, &intent);
+    let status = Arc::new(telling::status(&view, &intent));
     let notices = telling::notices(seen.told(), &status);
     Plan {
         step: intent.step,

@@ -123,7 +123,8 @@ pub struct ChildSpec {
     pub(super) restart: Restart,
     pub(super) stop_within: Duration,
     pub(super) runtime: Option<tokio::runtime::Handle>,
-    pub(super) start: Arc<dyn Fn(Birth) -> ActorCell + Send + Sync>,
+    /// None once a temporary child was started: it is started once.
+    pub(super) start: Option<Arc<dyn Fn(Birth) -> ActorCell + Send + Sync>>,
     pub(super) clear: Arc<dyn Fn(&ActorCell) + Send + Sync>,
 }
 
@@ -156,7 +157,7 @@ impl ChildSpec {
             restart: Restart::Permanent,
             stop_within: STOP_WITHIN,
             runtime: None,
-            start: Arc::new(move |birth| actor::spawn::<B>(birth, &fill, args())),
+            start: Some(Arc::new(move |birth| actor::spawn::<B>(birth, &fill, args()))),
             clear: Arc::new(move |cell| clear.clear(cell)),
         }
     }

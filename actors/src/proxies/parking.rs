@@ -47,9 +47,10 @@ impl Proxies {
         let shown = self.wires.board.get(key).filter(|view| view.uid == desired.uid);
         let before = shown.as_ref().map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
         let status = parked_status(before.as_deref(), desired.generation, desired.deleting, why, ctx.now().wall);
+        let status = Arc::new(status);
         if let Some(view) = shown {
             let mut view = (*view).clone();
-            view.status = Arc::new(status.clone());
+            view.status = status.clone();
             self.wires.board.put(view);
         }
         self.wires.records.status(key, &desired.uid, status);

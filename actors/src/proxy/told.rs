@@ -79,7 +79,7 @@ impl Proxy {
                     uid: uid.clone(),
                     endpoint: route.endpoint.clone(),
                     credentials: route.credentials.clone(),
-                    attributes: self.attributes.clone(),
+                    attributes: self.desired.attributes.clone(),
                     capacity: self.desired.max_leases,
                     domain: self.domain().map_or_else(|| key.as_str().into(), |domain| domain.to_string().into()),
                     exit_ip: plan.status.exit_ip.clone(),
@@ -90,7 +90,7 @@ impl Proxy {
                         self.wires.leases.announce(Announcement {
                             key: key.clone(),
                             uid: uid.clone(),
-                            attributes: self.attributes.clone(),
+                            attributes: self.desired.attributes.clone(),
                             capacity: self.desired.max_leases,
                             absence: Absence::Provisioning,
                         });
@@ -114,7 +114,7 @@ impl Proxy {
                 let news = Announcement {
                     key: key.clone(),
                     uid: uid.clone(),
-                    attributes: self.attributes.clone(),
+                    attributes: self.desired.attributes.clone(),
                     capacity: self.desired.max_leases,
                     absence,
                 };
@@ -175,23 +175,21 @@ impl Proxy {
     }
 
     pub(super) fn tell(&mut self, plan: &Plan) {
-        let mut status = plan.status.clone();
-        if let Some(rejected) = &self.rejected {
-            tell_rejected(&mut status, rejected);
-        }
-        let status = status.keeping_transitions_of(self.written.as_deref());
+        let status = match &self.rejected {
+            None => plan.status.clone(),
+            Some(rejected) => Arc::new(with_rejected((*plan.status).clone(), rejected)),
+        };
         for notice in &plan.notices {
             self.wires.events.emit(self.noticed(notice));
         }
         let news = self.written.as_ref().is_none_or(|written| status.differs_from(written));
-        let status = Arc::new(status);
         if news {
             self.log(&status);
-            self.wires.records.status(&self.desired.key, &self.desired.uid, (*status).clone());
-            self.written = Some(status.clone());
+            self.wires.records.status(&self.desired.key, &self.desired.uid, status.clone());
         }
-        // The live values go on the board with each probe, though they are not written.
-        self.wires.board.put(ProxyView::new(&self.desired, self.attributes.clone(), status));
+        // The live values come along with each probe, though they are not written: one value for all who keep it.
+        self.written = Some(status.clone());
+        self.wires.board.put(ProxyView::new(&self.desired, status));
     }
 
     fn log(&self, status: &Status) {
@@ -221,9 +219,10 @@ impl Proxy {
 
 /// A newer version of the object is not valid: that is told, and the last good version goes on, with the reason that it
 /// has by itself.
-fn tell_rejected(status: &mut Status, rejected: &Rejected) {
+fn with_rejected(mut status: Status, rejected: &Rejected) -> Status {
     status.observed_generation = rejected.generation;
     if let Some(ready) = status.conditions.iter_mut().find(|condition| condition.kind == ConditionType::Ready) {
         ready.message = format!("{}; the last valid version goes on ({})", rejected.message, ready.message).into();
     }
+    status
 }

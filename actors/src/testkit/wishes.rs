@@ -33,7 +33,7 @@ fn desired(name: &str, flavor: Flavor) -> Desired {
         uid: Uid::parse(&format!("uid-{name}")).expect("a valid uid"),
         generation: 1,
         flavor,
-        attributes: Attributes::from([("tier".into(), "dc".into()), ("name".into(), name.into())]),
+        attributes: Arc::new(Attributes::from([("tier".into(), "dc".into()), ("name".into(), name.into())])),
         max_leases: 1,
         check: HealthCheck::default(),
         recreate_after: None,

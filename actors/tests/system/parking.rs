@@ -115,11 +115,11 @@ async fn a_change_wakes_a_parked_proxy_and_it_goes_on_with_its_instance() {
     world.curse(PATH, 0);
     pass(MINUTE).await;
     assert!(is_parked(&world), "an echo of our own status is not a change");
-    world.store.edit("px-1", |desired| desired.attributes = [(Arc::from("tier"), Arc::from("b"))].into());
+    world.store.edit("px-1", |desired| desired.attributes = Arc::new([(Arc::from("tier"), Arc::from("b"))].into()));
     world.ready("px-1").await;
     assert_eq!(world.host("hv1").instance_id("px-1"), before);
     assert!(!is_parked(&world));
-    world.store.edit("px-1", |desired| desired.attributes.extend([("name".into(), "px-1".into())]));
+    world.store.edit("px-1", |desired| Arc::make_mut(&mut desired.attributes).extend([("name".into(), "px-1".into())]));
     all_is_well(&world, &["px-1", "px-2", "px-3"]).await;
 }
 

@@ -35,6 +35,10 @@ impl SlotSet {
     pub(super) fn insert(&mut self, slot: usize) -> bool {
         let (chunk, word, bit) = split(slot);
         let at = self.place(chunk).unwrap_or_else(|at| {
+            if self.chunks.is_empty() {
+                // Many sets are of one Proxy, and stay so.
+                self.chunks.reserve_exact(1);
+            }
             self.chunks.insert(at, (chunk, [0; WORDS]));
             at
         });

@@ -306,9 +306,7 @@ impl Observed {
             }
             self.tracked = endpoint.cloned();
         }
-        if self.told.as_deref() != Some(&plan.status) {
-            self.told = Some(Arc::new(plan.status.clone()));
-        }
+        self.told = Some(plan.status.clone());
         if let Some(task) = Task::of(&plan.step) {
             let slot = if task.is_on_host() { &mut self.on_host } else { &mut self.aside };
             *slot = Some(Running { task, since: now.mono });

@@ -3,6 +3,7 @@
 //! Words are stable while nothing changes: no counters, no times, or a fleet at rest would write statuses for ever.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::observed::{Sight, lives};
 use super::view::{Backing, Standing, View};
@@ -49,6 +50,7 @@ pub(super) fn status(view: &View<'_>, intent: &Intent) -> Status {
         (ConditionType::Drained, drained),
     ];
     let endpoint = view.endpoint();
+    let since = whole_seconds(view.now.wall);
     let status = Status {
         phase,
         observed_generation: view.desired.generation,
@@ -65,11 +67,16 @@ pub(super) fn status(view: &View<'_>, intent: &Intent) -> Status {
                 truth: told.truth,
                 reason: told.reason,
                 message: told.message.into(),
-                since: view.now.wall,
+                since,
             })
             .collect(),
     };
     status.keeping_transitions_of(view.seen.told().map(|told| &**told))
+}
+
+/// The API keeps no smaller part of a time: what is told is then equal to what is read back.
+fn whole_seconds(at: SystemTime) -> SystemTime {
+    at.duration_since(UNIX_EPOCH).map_or(at, |since| UNIX_EPOCH + Duration::from_secs(since.as_secs()))
 }
 
 /// Events out of what was told before and what is told now: only where the reason of Ready has changed, or where

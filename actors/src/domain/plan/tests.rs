@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use secrecy::SecretString;
 
 use super::*;
-use crate::domain::desired::{Attributes, CloudInit, External, Flavor, Scheme, SecretRef};
+use crate::domain::desired::{CloudInit, External, Flavor, Scheme, SecretRef};
 use crate::domain::error::OpError;
 use crate::domain::health::{Blame, Probed, Verdict};
 use crate::domain::id::Uid;
@@ -37,7 +37,7 @@ fn credentials(password: &str) -> Credentials {
 
 fn managed() -> Desired {
     let uid = Uid::parse("uid-1").expect("valid");
-    Desired { uid, attributes: Attributes::new(), ..testkit::world::managed("px-1", "kvm") }
+    Desired { uid, attributes: Arc::default(), ..testkit::world::managed("px-1", "kvm") }
 }
 
 fn external() -> Desired {
@@ -121,10 +121,10 @@ impl Life {
         Self::after_restart(desired, None)
     }
 
-    fn after_restart(desired: Desired, recorded: Option<Status>) -> Self {
+    fn after_restart(desired: Desired, recorded: Option<Arc<Status>>) -> Self {
         let settings = Settings::default();
         let now = Now { mono: Instant::now(), wall: SystemTime::UNIX_EPOCH + Duration::from_hours(24) };
-        let mut seen = Observed::new(&desired, recorded.map(Arc::new), &settings, now);
+        let mut seen = Observed::new(&desired, recorded, &settings, now);
         seen.on_claim(true);
         seen.on_provider(ProviderSeen::Configured(facts(1)));
         let plan = plan(&desired, &seen, &settings, now);

@@ -272,9 +272,13 @@ impl Children {
             stat: place.stat.clone(),
             unborn: Unborn(Some((self.notify.clone(), notice))),
         };
+        // What the start of a temporary child holds, its first arguments for example, goes with it.
+        let temporary = place.spec.restart == Restart::Temporary;
+        let start = if temporary { place.spec.start.take() } else { place.spec.start.clone() };
+        let Some(start) = start else { return };
         let cell = {
             let _on = place.spec.runtime.as_ref().map(tokio::runtime::Handle::enter);
-            (place.spec.start)(birth)
+            start(birth)
         };
         place.stat.live(cell.clone());
         self.by_actor.insert(cell.get_id(), id.clone());

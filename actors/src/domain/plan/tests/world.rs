@@ -21,7 +21,7 @@ struct World {
     stored: Desired,
     shown: Desired,
     exists: bool,
-    recorded: Option<Status>,
+    recorded: Option<Arc<Status>>,
     seen: Observed,
     plan: Plan,
     claim: bool,
@@ -75,7 +75,7 @@ impl World {
     /// An actor starts, with what the object tells.
     fn start(&mut self) {
         self.shown = self.stored.clone();
-        self.seen = Observed::new(&self.shown, self.recorded.clone().map(Arc::new), &self.settings, self.now);
+        self.seen = Observed::new(&self.shown, self.recorded.clone(), &self.settings, self.now);
         self.seen.on_claim(self.claim);
         self.seen.on_provider(self.provider.clone());
         self.saw_none = false;

@@ -64,8 +64,8 @@ impl LeasesHandle {
     }
 
     /// The Proxy may be leased.
-    pub fn offer(&self, offer: Offer) {
-        self.to.cast_or_drop(LeasesMsg::Offer(Box::new(offer)));
+    pub fn offer(&self, offer: impl Into<Arc<Offer>>) {
+        self.to.cast_or_drop(LeasesMsg::Offer(offer.into()));
     }
 
     /// No new grants. `left` hears how many leases are out, now and after each that ends.
@@ -149,7 +149,7 @@ enum LeasesMsg {
     /// The Proxy exists, and is not on offer yet.
     Announce(Box<Announcement>),
     /// The Proxy may be leased.
-    Offer(Box<Offer>),
+    Offer(Arc<Offer>),
     /// No new grants.
     Withdraw(ProxyKey, Uid, Absence, Tell<u32>),
     /// Never granted again while it stands.
@@ -435,7 +435,7 @@ impl Behavior for Leases {
             }
             LeasesMsg::Offer(offer) => {
                 self.listen(&offer.uid, None, |left| left.withdrawn = false);
-                let ended = self.book.offer(*offer, now);
+                let ended = self.book.offer(offer, now);
                 self.ended(ended, now);
             }
             LeasesMsg::Withdraw(key, uid, absence, left) => {

@@ -191,7 +191,8 @@ impl Drop for Tracked {
 
 struct Probes {
     args: ProbesArgs,
-    tracked: HashMap<Uid, Tracked>,
+    /// Boxed: the table has room for twice as many.
+    tracked: HashMap<Uid, Box<Tracked>>,
     schedule: Schedule,
     targets: Targets,
     generation: u64,
@@ -214,8 +215,10 @@ impl Probes {
         self.generation += 1;
         let (uid, generation) = (track.uid.clone(), self.generation);
         self.schedule.add(&uid, &track.domain, known.lane, now);
-        self.tracked
-            .insert(uid, Tracked { track, target, known, generation, running: None, due: now, looked_at: None });
+        self.tracked.insert(
+            uid,
+            Box::new(Tracked { track, target, known, generation, running: None, due: now, looked_at: None }),
+        );
     }
 
     /// Takes a Proxy out. What is known of it comes back if `next` is probed at the same place and target.

@@ -118,7 +118,7 @@ struct Member {
     /// The recorded status only while it is not on the board.
     applied: Applied,
     /// The object has a newer generation that is not valid.
-    rejected: Option<Rejected>,
+    rejected: Option<Box<Rejected>>,
     proxy: ProxyHandle,
     life: Life,
     crashes: VecDeque<Instant>,
@@ -226,7 +226,7 @@ impl Proxies {
         ctx.start(spec);
     }
 
-    fn rejected(&mut self, rejected: Rejected, ctx: &mut Ctx<ProxiesMsg>) {
+    fn rejected(&mut self, rejected: Box<Rejected>, ctx: &mut Ctx<ProxiesMsg>) {
         let other = self.members.get(&rejected.key).map(|member| member.applied.desired.uid.clone());
         if let Some(other) = other.filter(|uid| *uid != rejected.uid) {
             // The name was given to another object.
@@ -248,7 +248,7 @@ impl Proxies {
             if self.epoch.is_some() {
                 self.tell_invalid(&rejected, ctx.now().wall);
             }
-            self.invalid.insert(rejected.key.clone(), rejected);
+            self.invalid.insert(rejected.key.clone(), *rejected);
         }
     }
 
@@ -385,7 +385,7 @@ impl Behavior for Proxies {
     fn handle(&mut self, message: ProxiesMsg, ctx: &mut Ctx<ProxiesMsg>) {
         match message {
             ProxiesMsg::Applied(applied) => self.applied(*applied, ctx),
-            ProxiesMsg::Rejected(rejected) => self.rejected(*rejected, ctx),
+            ProxiesMsg::Rejected(rejected) => self.rejected(rejected, ctx),
             ProxiesMsg::Gone(key, uid) => self.gone(&key, &uid, ctx),
             ProxiesMsg::Synced(living) => self.synced(living, ctx),
             ProxiesMsg::SecretChanged(namespace, name) => {

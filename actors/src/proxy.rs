@@ -90,8 +90,8 @@ impl ProxyHandle {
     }
 
     /// The object has a newer version that is not valid.
-    pub fn rejected(&self, rejected: Rejected) {
-        self.0.cast_or_drop(ProxyMsg::Rejected(Box::new(rejected)));
+    pub fn rejected(&self, rejected: Box<Rejected>) {
+        self.0.cast_or_drop(ProxyMsg::Rejected(rejected));
     }
 
     /// A Secret that it uses came, changed or went.
@@ -119,7 +119,7 @@ impl ProxyHandle {
         &self,
         id: Arc<str>,
         applied: Applied,
-        rejected: Option<Rejected>,
+        rejected: Option<Box<Rejected>>,
         epoch: Option<u32>,
         wires: Arc<Wires>,
     ) -> ChildSpec {
@@ -163,14 +163,14 @@ crate::named!(ProxyMsg: Desired, Rejected, SecretChanged, ProviderChanged, HostR
 
 struct Args {
     applied: Applied,
-    rejected: Option<Rejected>,
+    rejected: Option<Box<Rejected>>,
     epoch: Option<u32>,
     wires: Arc<Wires>,
 }
 
 struct Proxy {
     desired: Arc<Desired>,
-    rejected: Option<Rejected>,
+    rejected: Option<Box<Rejected>>,
     seen: Observed,
     /// The claim under which it was started. Under any other it says and does nothing: it is about to be stopped.
     epoch: Option<u32>,
@@ -290,7 +290,7 @@ impl Behavior for Proxy {
                 self.desired = desired;
                 self.rejected = None;
             }
-            ProxyMsg::Rejected(rejected) => self.rejected = Some(*rejected),
+            ProxyMsg::Rejected(rejected) => self.rejected = Some(rejected),
             ProxyMsg::SecretChanged => self.seen.on_secret_changed(),
             ProxyMsg::ProviderChanged => {
                 let provider = self.provider_seen();

@@ -11,21 +11,22 @@ use rand::{RngExt, SeedableRng};
 /// How long to wait before the next attempt; each call of [`Backoff::next`] counts one failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    base: Duration,
-    cap: Duration,
+    /// In milliseconds: every Proxy has several of these.
+    base: u32,
+    cap: u32,
     failures: u32,
 }
 
 impl Backoff {
-    /// The first delay is about `base`, none is longer than `cap`.
-    pub const fn new(base: Duration, cap: Duration) -> Self {
-        Self { base, cap, failures: 0 }
+    /// The first delay is about `base`, none is longer than `cap`. Both in whole milliseconds, and at most 49 days.
+    pub fn new(base: Duration, cap: Duration) -> Self {
+        Self { base: millis(base), cap: millis(cap), failures: 0 }
     }
 
     /// Counts a failure and says how long to wait: between half and the whole of `base * 2^failures`, at most `cap`.
     pub fn next(&mut self, seed: u64) -> Duration {
         let doubled = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        let whole = self.base.checked_mul(doubled).map_or(self.cap, |d| d.min(self.cap));
+        let whole = Duration::from_millis(self.base.saturating_mul(doubled).min(self.cap).into());
         let mut rng = SmallRng::seed_from_u64(seed ^ u64::from(self.failures).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.failures = self.failures.saturating_add(1);
         whole.mul_f64(rng.random_range(0.5..=1.0))
@@ -39,6 +40,10 @@ impl Backoff {
     pub const fn failures(&self) -> u32 {
         self.failures
     }
+}
+
+fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

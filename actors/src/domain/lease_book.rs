@@ -41,6 +41,7 @@ mod model;
 mod tests;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use answer::{
@@ -113,7 +114,8 @@ impl LeaseBook {
     /// A Proxy may be leased, or its offer changed. Leases end with the address and the credentials that they were
     /// granted with: a holder that could renew would hold what does not work, and a place of what does. Cooldowns end
     /// with the exit that earned them. Returns the leases that ended, those of whoever had the name too.
-    pub fn offer(&mut self, offer: Offer, now: Now) -> Vec<Ended> {
+    pub fn offer(&mut self, offer: impl Into<Arc<Offer>>, now: Now) -> Vec<Ended> {
+        let offer = offer.into();
         self.advance(now);
         if self.stock.is_stale(&offer.key, &offer.uid) {
             return Vec::new();

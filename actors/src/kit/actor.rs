@@ -81,7 +81,11 @@ pub struct Ctx<M: Named> {
     myself: ActorRef<Mail<M>>,
     stat: Arc<Stat>,
     env: Arc<Env>,
-    children: Children,
+    /// None until the first one is started: most actors never have any, and there are thousands of them.
+    children: Option<Box<Children>>,
+    supervision: fn() -> Supervision,
+    /// `init` is over: what is started from now on is dynamic.
+    initialized: bool,
     ended: Vec<ChildEnd>,
     verdict: Verdict,
 }
@@ -132,34 +136,34 @@ impl<M: Named> Ctx<M> {
     /// Starts a child. False if one of its id is there already, also while that one is being stopped; then nothing is
     /// started, and replies in the spec answer that they are lost.
     pub fn start(&mut self, spec: ChildSpec) -> bool {
-        self.children.start(spec)
+        self.family().start(spec)
     }
 
     /// Stops a child for good, within its limit. Its end is told by `child_ended`; that of a parked one was told before, it
     /// only leaves the tree.
     pub fn stop_child(&mut self, id: &ChildId) {
-        let outcome = self.children.stop(id);
-        self.note(outcome);
+        let outcome = self.children.as_mut().map(|children| children.stop(id));
+        self.note(outcome.unwrap_or_default());
     }
 
     /// Ends a child for good and at once. Its end is told by `child_ended`.
     pub fn kill_child(&mut self, id: &ChildId) {
-        let outcome = self.children.kill(id);
-        self.note(outcome);
+        let outcome = self.children.as_mut().map(|children| children.kill(id));
+        self.note(outcome.unwrap_or_default());
     }
 
     pub fn has_child(&self, id: &ChildId) -> bool {
-        self.children.contains(id)
+        self.children.as_ref().is_some_and(|children| children.contains(id))
     }
 
     /// Shows a place in the tree where no actor runs: a child that is parked. Starting a child of that id replaces it,
     /// stopping it takes it away.
     pub fn mark_parked(&mut self, id: &ChildId, kind: &'static str) {
-        self.children.mark_parked(id, kind);
+        self.family().mark_parked(id, kind);
     }
 
     pub fn child_count(&self) -> usize {
-        self.children.len()
+        self.children.as_ref().map_or(0, |children| children.len())
     }
 
     /// Ends this actor normally after the current message.
@@ -172,6 +176,19 @@ impl<M: Named> Ctx<M> {
     /// Ends this actor as failed after the current message. Unlike after a panic, its children are stopped in order first.
     pub fn fail(&mut self, why: impl Into<String>) {
         self.verdict = Verdict::Fail(why.into());
+    }
+
+    fn family(&mut self) -> &mut Children {
+        self.children.get_or_insert_with(|| {
+            let notices = self.myself.clone();
+            let notify = Tell::new(move |notice| drop(notices.send_message(Mail::Notice(notice))));
+            let (parent, supervision) = (self.myself.get_cell(), (self.supervision)());
+            let mut children = Children::new(parent, self.stat.clone(), self.env.clone(), supervision, notify);
+            if self.initialized {
+                children.initialized();
+            }
+            Box::new(children)
+        })
     }
 
     fn note(&mut self, outcome: Outcome) {
@@ -199,7 +216,8 @@ impl fmt::Debug for Birth {
 struct Shell<B>(PhantomData<fn() -> B>);
 
 struct Inside<B: Behavior> {
-    args: Option<(B::Args, Unborn)>,
+    /// Until `init`. Boxed, as it would take its place in the task for as long as the actor lives.
+    args: Option<Box<(B::Args, Unborn)>>,
     behavior: Option<B>,
     ctx: Ctx<B::Msg>,
     failure: Option<String>,
@@ -249,19 +267,27 @@ impl<B: Behavior> Actor for Shell<B> {
         (birth, args): Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
         // `init` waits for `post_start`: a failure before the link would be told to nobody.
-        let notices = myself.clone();
-        let notify = Tell::new(move |notice| drop(notices.send_message(Mail::Notice(notice))));
-        let children =
-            Children::new(myself.get_cell(), birth.stat.clone(), birth.env.clone(), B::supervision(), notify);
-        let ctx = Ctx { myself, stat: birth.stat, env: birth.env, children, ended: Vec::new(), verdict: Verdict::GoOn };
-        Ok(Inside { args: Some((args, birth.unborn)), behavior: None, ctx, failure: None })
+        let ctx = Ctx {
+            myself,
+            stat: birth.stat,
+            env: birth.env,
+            children: None,
+            supervision: B::supervision,
+            initialized: false,
+            ended: Vec::new(),
+            verdict: Verdict::GoOn,
+        };
+        Ok(Inside { args: Some(Box::new((args, birth.unborn))), behavior: None, ctx, failure: None })
     }
 
     async fn post_start(&self, _: ActorRef<Self::Msg>, inside: &mut Self::State) -> Result<(), ActorProcessingErr> {
-        let (args, unborn) = inside.args.take().expect("post_start runs once");
+        let (args, unborn) = *inside.args.take().expect("post_start runs once");
         unborn.begins();
         inside.behavior = Some(B::init(args, &mut inside.ctx)?);
-        inside.ctx.children.initialized();
+        inside.ctx.initialized = true;
+        if let Some(children) = &mut inside.ctx.children {
+            children.initialized();
+        }
         inside.step(|_| ())
     }
 
@@ -281,8 +307,8 @@ impl<B: Behavior> Actor for Shell<B> {
                 inside.ctx.stat.end();
             }
             Mail::Notice(notice) => {
-                let outcome = inside.ctx.children.noticed(notice);
-                inside.ctx.note(outcome);
+                let outcome = inside.ctx.children.as_mut().map(|children| children.noticed(notice));
+                inside.ctx.note(outcome.unwrap_or_default());
             }
             Mail::Nothing => {}
         })
@@ -295,8 +321,8 @@ impl<B: Behavior> Actor for Shell<B> {
         inside: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         inside.step(|inside| {
-            let outcome = inside.ctx.children.observe(event);
-            inside.ctx.note(outcome);
+            let outcome = inside.ctx.children.as_mut().map(|children| children.observe(event));
+            inside.ctx.note(outcome.unwrap_or_default());
         })
     }
 
@@ -308,7 +334,9 @@ impl<B: Behavior> Actor for Shell<B> {
         {
             lingering.await;
         }
-        inside.ctx.children.stop_all().await;
+        if let Some(children) = &mut inside.ctx.children {
+            children.stop_all().await;
+        }
         // Here and not later: ractor sends the rest of the state to the parent, to be dropped when that gets round to it.
         inside.behavior = None;
         inside.failure.take().map_or(Ok(()), |why| Err(why.into()))

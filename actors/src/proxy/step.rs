@@ -118,7 +118,7 @@ impl Proxy {
         match found {
             Some(handle) => {
                 handle.submit(Job { call, deadline: now.mono + within, epoch: self.epoch, reply });
-                self.out.working_on = Some(handle);
+                self.out.working_on = Some(Box::new(handle));
             }
             None => reply.send(OpOutcome { kind, result: Err(not_configured(&managed.provider)) }),
         }

@@ -20,10 +20,10 @@ use crate::probes::Track;
 /// What this actor has told others, so that it tells only news.
 #[derive(Default)]
 pub(super) struct Out {
-    pub(super) followed: Option<HostHandle>,
+    pub(super) followed: Option<Box<HostHandle>>,
     pub(super) tracked: Option<(plan::Track, HealthCheck)>,
-    pub(super) offered: Option<Offer>,
-    pub(super) announced: Option<Announcement>,
+    pub(super) offered: Option<Arc<Offer>>,
+    pub(super) announced: Option<Box<Announcement>>,
     pub(super) withdrawn: Option<Absence>,
     /// Nothing until something was told: a predecessor may have left a cordon.
     pub(super) cordon: Told,
@@ -33,7 +33,7 @@ pub(super) struct Out {
     /// predecessor may be tracked.
     pub(super) track: u64,
     /// The host that runs an operation for us.
-    pub(super) working_on: Option<HostHandle>,
+    pub(super) working_on: Option<Box<HostHandle>>,
 }
 
 /// The cordon that the registry was told of.
@@ -61,7 +61,7 @@ impl Proxy {
             && let Some(host) = wanted
         {
             host.follow(&self.desired.uid, ctx.tell(|sighting| ProxyMsg::Seen(Box::new(sighting))));
-            self.out.followed = Some(host);
+            self.out.followed = Some(Box::new(host));
         }
     }
 
@@ -84,7 +84,7 @@ impl Proxy {
                     domain: self.domain().map_or_else(|| key.as_str().into(), |domain| domain.to_string().into()),
                     exit_ip: plan.status.exit_ip.clone(),
                 };
-                if self.out.offered.as_ref() != Some(&offer) {
+                if self.out.offered.as_deref() != Some(&offer) {
                     if plan.cordon.is_some() && self.out.offered.is_none() {
                         // The cordon stands before the offer does, or a lease could be granted in between.
                         self.wires.leases.announce(Announcement {
@@ -96,6 +96,8 @@ impl Proxy {
                         });
                         self.cordon(plan.cordon, ctx);
                     }
+                    // One value: the registry keeps it too.
+                    let offer = Arc::new(offer);
                     self.wires.leases.offer(offer.clone());
                     self.out.offered = Some(offer);
                     self.out.withdrawn = None;
@@ -118,9 +120,9 @@ impl Proxy {
                     capacity: self.desired.max_leases,
                     absence,
                 };
-                if self.out.announced.as_ref() != Some(&news) || self.out.offered.is_some() {
+                if self.out.announced.as_deref() != Some(&news) || self.out.offered.is_some() {
                     self.wires.leases.announce(news.clone());
-                    self.out.announced = Some(news);
+                    self.out.announced = Some(Box::new(news));
                 }
                 if self.out.offered.take().is_some() || self.out.withdrawn != Some(absence) {
                     tracing::debug!(proxy = %key, %reason, "not on offer");

@@ -156,7 +156,7 @@ impl Stock {
     }
 
     /// Returns the slot, and what is other than at the offer before.
-    pub(super) fn offer(&mut self, offer: Offer) -> (usize, Change) {
+    pub(super) fn offer(&mut self, offer: Arc<Offer>) -> (usize, Change) {
         let slot = self.known_slot(&offer.key, &offer.uid, &offer.attributes);
         let proxy = &mut self.proxies[slot];
         let before = proxy.offer.as_ref();
@@ -167,8 +167,8 @@ impl Stock {
         proxy.capacity = offer.capacity.max(1);
         proxy.absence = None;
         self.domains.assign(slot, &offer.domain, proxy.leases.len());
-        if proxy.offer.as_deref() != Some(&offer) {
-            proxy.offer = Some(Arc::new(offer));
+        if proxy.offer.as_ref() != Some(&offer) {
+            proxy.offer = Some(offer);
         }
         self.settle(slot);
         (slot, change)

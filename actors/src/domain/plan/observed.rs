@@ -61,7 +61,7 @@ pub(super) enum Sight {
     Unseen,
     /// A look found evidence that there is none.
     Absent,
-    Present(Instance),
+    Present(Box<Instance>),
 }
 
 /// The removal of an instance, from the first `Delete` until it is seen gone.

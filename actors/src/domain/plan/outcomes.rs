@@ -189,7 +189,7 @@ impl Observed {
             removal.asked &= instance.state == InstanceState::Deleting;
             // Not faster than the looks, however often it comes back.
             self.look_at = Some(now.mono + self.polls.next(self.seed));
-            self.sight = Sight::Present(instance);
+            self.sight = Sight::Present(Box::new(instance));
             return;
         }
         match (&self.sight, &instance.endpoint) {
@@ -229,7 +229,7 @@ impl Observed {
             self.lost(now);
         }
         self.remembered = None;
-        self.sight = Sight::Present(instance);
+        self.sight = Sight::Present(Box::new(instance));
     }
 
     /// A look found evidence that there is no instance.

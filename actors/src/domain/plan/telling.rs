@@ -9,7 +9,7 @@ use super::observed::{Sight, lives};
 use super::view::{Backing, Standing, View};
 use super::{Intent, Notice, Severity, Task};
 use crate::domain::error::OpError;
-use crate::domain::instance::{Instance, InstanceState};
+use crate::domain::instance::InstanceState;
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
 
@@ -232,7 +232,7 @@ fn provisioned(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>) -> T
                     None => (trouble.reason, message),
                 }
             }
-            (Sight::Present(Instance { complaint: Some(complaint), .. }), None) => {
+            (Sight::Present(instance), None) if let Some(complaint) = &instance.complaint => {
                 (complaint.reason, format!("{}; the probes say whether it serves", complaint.detail))
             }
             (_, None) if let Some(words) = outdated(view) => (Reason::InstanceOutdated, words),
@@ -263,8 +263,9 @@ fn provisioned(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>) -> T
         return Told::new(Truth::False, reason, format!("the instance {id} is being deleted"));
     }
     match (&view.seen.sight, &intent.step) {
-        (Sight::Present(Instance { complaint: Some(complaint), state, .. }), _) => {
-            let what = if lives(*state) { "the instance has no address yet" } else { "the instance has stopped" };
+        (Sight::Present(instance), _) if let Some(complaint) = &instance.complaint => {
+            let what =
+                if lives(instance.state) { "the instance has no address yet" } else { "the instance has stopped" };
             Told::new(Truth::False, complaint.reason, format!("{what}: {}", complaint.detail))
         }
         (Sight::Present(instance), _) if !lives(instance.state) => {
@@ -354,7 +355,9 @@ fn ready(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>, provisione
     match view.standing() {
         Standing::Unhealthy { reason, detail } => {
             let mut message = format!("the probes fail: {reason}: {detail}");
-            if let Sight::Present(Instance { complaint: Some(complaint), .. }) = &view.seen.sight {
+            if let Sight::Present(instance) = &view.seen.sight
+                && let Some(complaint) = &instance.complaint
+            {
                 message = format!("{message}; and the backend says: {}: {}", complaint.reason, complaint.detail);
             }
             Told::new(Truth::False, Reason::Unhealthy, message)

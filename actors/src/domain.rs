@@ -17,3 +17,4 @@ pub mod plan;
 pub mod reason;
 pub mod status;
 pub mod target;
+pub mod words;

@@ -272,7 +272,7 @@ async fn kubectl_tells_what_is_wrong() {
         ("bought-2", ["nothing listens there", "Warning  Unhealthy"]),
         ("bought-3", ["make one, labelled crawl.example.com/proxy-secret", "Warning  SecretNotFound"]),
         ("squid-1", ["the probes go through", "Normal  Healthy"]),
-        ("squid-2", ["put it back, or delete the Proxy", "Warning  ProviderNotConfigured"]),
+        ("squid-2", ["correct or put back the entry, or delete the Proxy", "Warning  ProviderNotConfigured"]),
     ] {
         let said = plane.kubectl(&["describe", "px", "-n", &group.namespace, name]).out;
         eprintln!("{said}");

@@ -12,6 +12,7 @@ use crate::domain::error::OpError;
 use crate::domain::instance::InstanceState;
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
+use crate::domain::words;
 
 const WAY_OUT: &str = "to give the instance up, annotate the Proxy with crawl.example.com/skip-cleanup=true";
 
@@ -66,7 +67,7 @@ pub(super) fn status(view: &View<'_>, intent: &Intent) -> Status {
                 kind,
                 truth: told.truth,
                 reason: told.reason,
-                message: told.message.into(),
+                message: words::shared(told.message),
                 since,
             })
             .collect(),
@@ -175,7 +176,7 @@ fn trouble(view: &View<'_>) -> Option<Trouble> {
             (Backing::NoHost, None) | (Backing::Unknown | Backing::There, _) => None,
         };
         if let Some((reason, what)) = missing {
-            let message = format!("{what}; put it back, or delete the Proxy");
+            let message = format!("{what}; correct or put back the entry, or delete the Proxy");
             return Some(Trouble { reason, message, lasting: true });
         }
     }
@@ -370,7 +371,7 @@ fn ready(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>, provisione
                 .and_then(|told| told.condition(ConditionType::Ready))
                 .map_or_else(String::new, |told| told.message.to_string()),
         ),
-        Standing::Unknown => Told::new(Truth::False, Reason::NotProbed, "no probe has decided yet"),
+        Standing::Unknown => Told::new(Truth::False, Reason::NotProbed, undecided(view)),
         Standing::Presumed | Standing::Healthy => match trouble {
             Some(trouble) => Told::new(Truth::False, trouble.reason, trouble.message.clone()),
             None => Told::new(
@@ -379,6 +380,16 @@ fn ready(view: &View<'_>, intent: &Intent, trouble: Option<&Trouble>, provisione
                 "waiting for a first look at the instance: its credentials are kept by the backend only",
             ),
         },
+    }
+}
+
+/// The first failures do not decide, and it may take minutes until they do: who looks wants to know of them.
+fn undecided(view: &View<'_>) -> String {
+    // Not what was said of the address before this one.
+    let of_this = view.seen.judged.as_ref().is_some_and(|(endpoint, _)| view.endpoint() == Some(endpoint));
+    match view.seen.last_probe.as_ref().filter(|probe| of_this && !probe.ok).and_then(|probe| probe.reason) {
+        Some(reason) => format!("no probe has decided yet; the latest one failed: {reason}"),
+        None => "no probe has decided yet".to_owned(),
     }
 }
 

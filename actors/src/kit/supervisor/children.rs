@@ -69,7 +69,8 @@ pub(crate) struct Children {
     notify: Tell<Notice>,
     strategy: Strategy,
     machine: Machine,
-    places: HashMap<ChildId, Place>,
+    /// Boxed: a table has room for twice as many, and there are thousands.
+    places: HashMap<ChildId, Box<Place>>,
     by_actor: HashMap<ActorId, ChildId>,
     /// Children that were given up stay in the tree until they are started again or stopped.
     parked: HashMap<ChildId, Arc<Stat>>,
@@ -126,7 +127,7 @@ impl Children {
         stat.set_status(Status::Restarting);
         let restart = spec.restart;
         let in_order = restart != Restart::Temporary && (self.initializing || self.strategy == Strategy::RestForOne);
-        self.places.insert(id.clone(), Place { spec, stat, in_order, started: false, live: None });
+        self.places.insert(id.clone(), Box::new(Place { spec, stat, in_order, started: false, live: None }));
         self.stat.set_has_children(true);
         let effects = self.machine.start(id, restart);
         self.perform(effects);

@@ -29,6 +29,8 @@ fn a_managed_proxy_is_made_in_order_and_offered_once_it_is_healthy() {
     assert_eq!(life.plan.track.as_ref().map(|track| track.presumed), Some(false));
     assert_eq!(life.withdrawn_for(), Some(Reason::NotProbed));
     assert_eq!(life.condition(ConditionType::Ready), (Truth::False, Reason::NotProbed));
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Unknown, false), now));
+    assert_eq!(life.message(ConditionType::Ready), "no probe has decided yet; the latest one failed: ProxyTimeout");
     life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
     assert!(life.offers());
     assert_eq!(life.phase(), Phase::Ready);

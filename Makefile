@@ -58,4 +58,4 @@ bench-isolation: ## What a stalled host costs the others
 	@scripts/setup.sh && cargo bench --locked --workspace --bench isolation
 
 clean: ## Removes what demo and run-dev left (not the build)
-	rm -rf .demo
+	@scripts/clean.sh

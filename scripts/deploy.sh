@@ -9,6 +9,7 @@
 #   IMG             the image, as the nodes can pull it (default: that of config/manager, for images loaded by hand)
 #   CONFIG          a kustomization (default config/default; config/large, config/namespaced, your own overlay)
 #   KUBECTL         kubectl to use; KUBECONFIG and its current context say which cluster
+#   FORCE           `yes` takes back what others have changed since (kubectl edit, rollout undo, apply of install.yaml)
 #   DEPLOY_TIMEOUT  seconds to wait for each thing (180); DEPLOY_WAIT=no waits for nothing
 #   PROXIES         for `down` where there are Proxies: `delete` them and their instances first, or `keep` them
 set -euo pipefail
@@ -19,6 +20,8 @@ NAME=egress-proxies-operator
 SECRET=$NAME-tokens
 config=${CONFIG:-config/default}
 limit=${DEPLOY_TIMEOUT:-180}
+[ -e "$config/kustomization.yaml" ] || die "CONFIG is no kustomization: there is no $config/kustomization.yaml"
+case ${PROXIES:-delete} in delete | keep) ;; *) die "PROXIES is \`delete\` or \`keep\`, not \`$PROXIES\`" ;; esac
 [[ $limit =~ ^[0-9]+$ ]] || die "DEPLOY_TIMEOUT is seconds, not \`$limit\`"
 
 # No call hangs; what may take longer has --timeout.
@@ -72,7 +75,41 @@ reachable() {
 Look at KUBECONFIG and \`kubectl config current-context\`; for a cluster on this machine: kind create cluster."
 }
 
-apply() { kube apply --server-side --field-manager="$NAME-deploy" -f -; }
+apply() {
+  local force=()
+  [ "${FORCE:-}" = yes ] && force=(--force-conflicts)
+  kube apply --server-side --field-manager="$NAME-deploy" "${force[@]}" -f - || die "Not everything is applied. Where it says \`conflict\`, somebody else has changed that field since the last
+make deploy: FORCE=yes makes it again what $config says. A new or an older image is IMG=.. of make deploy."
+}
+
+# scoped: one line for each right among those documents, as `kind name namespace`.
+scoped() {
+  documents is 'ClusterRole|ClusterRoleBinding|Role|RoleBinding' |
+    awk '/^kind: /{ if (kind) print kind, name, space; kind = $2; name = space = "-"; meta = 0 }
+      /^[a-z]/ { meta = ($1 == "metadata:") }
+      meta && /^  name: / { name = $2 }
+      meta && /^  namespace: / { space = $2 }
+      END { if (kind) print kind, name, space }'
+}
+
+# revoke NAMESPACE: rights that another variant of config/ gave this operator and the one on stdin does not; they would be
+# kept without a word. Those of another operator in this cluster, and what somebody else bound, stay.
+revoke() {
+  local has kind name space role
+  has=$(scoped)
+  kube get clusterrolebindings,rolebindings -A --no-headers -o \
+    'custom-columns=K:.kind,N:.metadata.name,S:.metadata.namespace,R:.roleRef.kind,A:.subjects[*].namespace,B:.metadata.managedFields[*].manager' |
+    awk -v by="$NAME-deploy" -v own="$1" -v ours="^$NAME" \
+      '$2 ~ ours && $5 == own && index("," $6 ",", "," by ",") { print $1, $2, ($3 == "<none>" ? "-" : $3), $4 }' |
+    while read -r kind name space role; do
+      grep -qxF "$kind $name $space" <<<"$has" && continue
+      note "Rights of another variant go: $kind and $role $name"
+      # A binding and its role have one name in config/rbac.
+      local in=()
+      [ "$space" = - ] || in=(--namespace="$space")
+      kube "${in[@]}" delete "$kind/$name" "$role/$name" --ignore-not-found
+    done
+}
 
 # Made once: crawlers have it, so that a new one would lock them out.
 token() {
@@ -123,6 +160,7 @@ up() {
   documents is Namespace <<<"$rendered" | apply
   token "$namespace"
   documents isnt Namespace <<<"$rendered" | apply
+  revoke "$namespace" <<<"$rendered"
   if [ "${DEPLOY_WAIT:-yes}" = no ]; then
     note "Not waiting: kubectl -n $namespace rollout status deployment/$NAME"
   else
@@ -130,6 +168,15 @@ up() {
     waited "$namespace"
   fi
   next "$namespace"
+}
+
+runs() { [ -n "$(kube -n "$1" get deployment "$NAME" --ignore-not-found -o 'jsonpath={.status.availableReplicas}')" ]; }
+
+# Is there a Proxy with our finalizer? It goes only where an operator takes it away.
+holds() {
+  local all
+  all=$(kube get proxies.crawl.example.com -A -o 'jsonpath={.items[*].metadata.finalizers}')
+  [[ $all == *crawl.example.com/* ]]
 }
 
 install() {
@@ -160,6 +207,11 @@ down() {
   case ${PROXIES:-}:$proxies in
     delete:0 | :0) ;;
     delete:*)
+      runs "$namespace" || ! holds ||
+        die "No operator runs in $namespace: nobody would remove the instances of the $proxies Proxies. Nothing was removed.
+  make deploy                                                     starts one
+  kubectl annotate px -A --all crawl.example.com/skip-cleanup=true   an operator then gives the instances up
+  make undeploy PROXIES=keep                                      leaves Proxies and instances as they are"
       note "$proxies Proxies first, while the operator is there to remove their instances"
       "${kubectl[@]}" delete proxies.crawl.example.com --all --all-namespaces --timeout="${limit}s" ||
         die "Not all Proxies are gone after $limit s: \`kubectl get px -A -o wide\` says why. Nothing else was removed."
@@ -179,6 +231,7 @@ down() {
       ;;
   esac
   stop_pods "$namespace"
+  revoke "$namespace" <<<''
   # What is in a namespace first, and what holds things last.
   documents isnt 'Namespace|CustomResourceDefinition' <<<"$rendered" |
     "${kubectl[@]}" delete --ignore-not-found "${wait[@]}" -f -

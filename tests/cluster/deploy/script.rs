@@ -4,6 +4,7 @@ use std::process::Stdio;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams};
 use tokio::process::Command;
@@ -87,6 +88,50 @@ async fn deploy_makes_the_token_once_tells_when_it_does_not_come_up_and_undeploy
     let said = deploy(&plane, "install", &[]).await;
     assert!(said.ok, "{said:?}");
     definitions.get("proxies.crawl.example.com").await.unwrap();
+}
+
+#[tokio::test]
+async fn what_others_changed_or_another_variant_gave_is_told_or_taken_back() {
+    let plane = Plane::start(Options::default()).await;
+    let client = plane.client().await;
+    assert!(plane.kubectl(&["create", "namespace", "crawl"]).ok);
+    let said = plane.kubectl(&["apply", "--server-side", "-f", "config/install.yaml"]);
+    assert!(said.ok, "{said:?}");
+    let image = [("IMG", "registry.example/egress:v7")];
+    let said = deploy(&plane, "up", &image).await;
+    assert!(!said.ok && said.err.contains("conflict") && said.err.contains("FORCE=yes"), "{said:?}");
+    let image = [image[0], ("FORCE", "yes")];
+    let said = deploy(&plane, "up", &image).await;
+    assert!(said.ok, "{said:?}");
+
+    let wide = Api::<ClusterRole>::all(client.clone());
+    let narrow = Api::<Role>::namespaced(client.clone(), "crawl");
+    let name = "egress-proxies-operator-proxies";
+    assert!(wide.get_opt(name).await.unwrap().is_some() && narrow.get_opt(name).await.unwrap().is_none());
+    let said = deploy(&plane, "up", &[image[0], image[1], ("CONFIG", "config/namespaced")]).await;
+    assert!(said.ok && said.out.contains("Rights of another variant go: ClusterRoleBinding"), "{said:?}");
+    assert!(wide.get_opt(name).await.unwrap().is_none() && narrow.get_opt(name).await.unwrap().is_some());
+    assert!(wide.get_opt(NAME).await.unwrap().is_some(), "what both have stays");
+    let said = deploy(&plane, "up", &image).await;
+    assert!(said.ok && narrow.get_opt(name).await.unwrap().is_none(), "{said:?}");
+}
+
+#[tokio::test]
+async fn an_undeploy_that_nobody_could_finish_and_typing_errors_are_told_at_once() {
+    let plane = Plane::start(Options::default()).await;
+    let crawl = plane.namespace("crawl").await;
+    assert!(deploy(&plane, "install", &[]).await.ok);
+    let proxies = Proxies::of(&plane, &crawl).await;
+    proxies.apply(&external("px-1", 3128).namespace(&crawl)).await;
+    let finalizer = r#"{"metadata":{"finalizers":["crawl.example.com/proxy"]}}"#;
+    assert!(plane.kubectl(&["patch", "px", "px-1", "-n", &crawl, "--type=merge", "-p", finalizer]).ok);
+    let said = deploy(&plane, "down", &[("PROXIES", "delete")]).await;
+    assert!(!said.ok && said.err.contains("No operator runs") && said.err.contains("skip-cleanup"), "{said:?}");
+    assert!(proxies.get("px-1").await.is_some());
+    let said = deploy(&plane, "down", &[("PROXIES", "all")]).await;
+    assert!(!said.ok && said.err.contains("`delete` or `keep`, not `all`"), "{said:?}");
+    let said = deploy(&plane, "up", &[("CONFIG", "config/defualt")]).await;
+    assert!(!said.ok && said.err.contains("there is no config/defualt/kustomization.yaml"), "{said:?}");
 }
 
 #[tokio::test]

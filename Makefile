@@ -43,7 +43,7 @@ undeploy: ## And out of it: PROXIES=delete|keep where there are Proxies
 run-dev: ## The operator on config/samples/standalone, logs as text, state in .demo
 	@scripts/setup.sh && cargo run --locked -- --standalone config/samples/standalone --state-dir .demo/state \
 		--providers-config config/samples/providers-standalone.yaml --echo-addr 127.0.0.1:8092 \
-		--probe-target http://127.0.0.1:8092/echo --log-format text
+		--probe-target http://127.0.0.1:8092/echo --log-format text --on-exit delete
 
 bench: ## Criterion: lease book, plan, kit; a message beside bare ractor, a grant by size of the fleet
 	@scripts/setup.sh && cargo bench --locked -p egress-actors

@@ -4,9 +4,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
-running=$(grep -alF "$PWD/.demo/" /proc/[0-9]*/cmdline 2>/dev/null || true)
-if [ -n "$running" ]; then
-  die "Squids of make run-dev still run ($(tr -cs '0-9' ' ' <<<"$running")): start its line of the README once more with
---on-exit delete added, end it with Ctrl-C, then make clean."
-fi
+# Squid writes no pid file here: it is known by the configuration among its arguments.
+for arguments in /proc/[0-9]*/cmdline; do
+  grep -qsaF "$(pwd -P)/.demo/state/process/" "$arguments" || continue
+  pid=${arguments%/cmdline}
+  die "A Squid of make run-dev still runs (pid ${pid#/proc/}). Start make run-dev once more and end it with Ctrl-C, which
+removes its Squids, or end that process; then make clean."
+done
 rm -rf .demo

@@ -9,7 +9,6 @@
 #   IMG             the image, as the nodes can pull it (default: that of config/manager, for images loaded by hand)
 #   CONFIG          a kustomization (default config/default; config/large, config/namespaced, your own overlay)
 #   KUBECTL         kubectl to use; KUBECONFIG and its current context say which cluster
-#   FORCE           `yes` takes back what others have changed since (kubectl edit, rollout undo, apply of install.yaml)
 #   DEPLOY_TIMEOUT  seconds to wait for each thing (180); DEPLOY_WAIT=no waits for nothing
 #   PROXIES         for `down` where there are Proxies: `delete` them and their instances first, or `keep` them
 set -euo pipefail
@@ -20,7 +19,7 @@ NAME=egress-proxies-operator
 SECRET=$NAME-tokens
 config=${CONFIG:-config/default}
 limit=${DEPLOY_TIMEOUT:-180}
-[ -e "$config/kustomization.yaml" ] || die "CONFIG is no kustomization: there is no $config/kustomization.yaml"
+compgen -G "$config/[Kk]ustomization*" >/dev/null || die "CONFIG is no kustomization: there is no $config/kustomization.yaml"
 case ${PROXIES:-delete} in delete | keep) ;; *) die "PROXIES is \`delete\` or \`keep\`, not \`$PROXIES\`" ;; esac
 [[ $limit =~ ^[0-9]+$ ]] || die "DEPLOY_TIMEOUT is seconds, not \`$limit\`"
 
@@ -75,12 +74,8 @@ reachable() {
 Look at KUBECONFIG and \`kubectl config current-context\`; for a cluster on this machine: kind create cluster."
 }
 
-apply() {
-  local force=()
-  [ "${FORCE:-}" = yes ] && force=(--force-conflicts)
-  kube apply --server-side --field-manager="$NAME-deploy" "${force[@]}" -f - || die "Not everything is applied. Where it says \`conflict\`, somebody else has changed that field since the last
-make deploy: FORCE=yes makes it again what $config says. A new or an older image is IMG=.. of make deploy."
-}
+# What others have changed since (kubectl edit, rollout undo, apply of install.yaml) is made again what CONFIG says.
+apply() { kube apply --server-side --force-conflicts --field-manager="$NAME-deploy" -f -; }
 
 # scoped: one line for each right among those documents, as `kind name namespace`.
 scoped() {
@@ -92,23 +87,30 @@ scoped() {
       END { if (kind) print kind, name, space }'
 }
 
-# revoke NAMESPACE: rights that another variant of config/ gave this operator and the one on stdin does not; they would be
-# kept without a word. Those of another operator in this cluster, and what somebody else bound, stay.
+# revoke NAMESPACE: rights of our ServiceAccount there that another variant of config/ has left, and those documents do not
+# have: what was given once would be kept without a word. Rights that you have given it yourself, and those of an operator in
+# another namespace, stay: ours are the cluster-wide ones by their name, and what `make deploy` has applied.
 revoke() {
-  local has kind name space role
+  local has found kind name space role_kind role
   has=$(scoped)
-  kube get clusterrolebindings,rolebindings -A --no-headers -o \
-    'custom-columns=K:.kind,N:.metadata.name,S:.metadata.namespace,R:.roleRef.kind,A:.subjects[*].namespace,B:.metadata.managedFields[*].manager' |
-    awk -v by="$NAME-deploy" -v own="$1" -v ours="^$NAME" \
-      '$2 ~ ours && $5 == own && index("," $6 ",", "," by ",") { print $1, $2, ($3 == "<none>" ? "-" : $3), $4 }' |
-    while read -r kind name space role; do
-      grep -qxF "$kind $name $space" <<<"$has" && continue
-      note "Rights of another variant go: $kind and $role $name"
-      # A binding and its role have one name in config/rbac.
-      local in=()
-      [ "$space" = - ] || in=(--namespace="$space")
-      kube "${in[@]}" delete "$kind/$name" "$role/$name" --ignore-not-found
+  found=$(kube get clusterrolebindings,rolebindings -A --no-headers -o "custom-columns=KIND:.kind,NAME:.metadata.name,\
+SPACE:.metadata.namespace,WHO:.subjects[*].name,WHERE:.subjects[*].namespace,ROLEKIND:.roleRef.kind,ROLE:.roleRef.name,\
+BY:.metadata.managedFields[*].manager")
+  awk -v us="$NAME" -v here="$1" '
+    $4 == us && $5 == here && (($1 == "ClusterRoleBinding" && index($2, us) == 1) || index("," $8 ",", "," us "-deploy,")) {
+      print $1, $2, ($3 == "<none>" ? "-" : $3), $6, $7 }' <<<"$found" |
+    while read -r kind name space role_kind role; do
+      # The role first: a binding that is left finds it again.
+      [[ $role == "$NAME"* ]] && gone "$has" "$role_kind" "$role" "$([ "$role_kind" = Role ] && echo "$space" || echo -)"
+      gone "$has" "$kind" "$name" "$space"
     done
+}
+
+# gone HAS KIND NAME NAMESPACE|-: deletes it unless it is among those.
+gone() {
+  if grep -qxF "$2 $3 $4" <<<"$1"; then return 0; fi
+  note "Rights of another variant: $2 $3 goes."
+  if [ "$4" = - ]; then kube delete "$2" "$3" --ignore-not-found; else kube -n "$4" delete "$2" "$3" --ignore-not-found; fi
 }
 
 # Made once: crawlers have it, so that a new one would lock them out.
@@ -141,7 +143,7 @@ next() {
   say "What next"
   cat <<TEXT
   kubectl apply -k config/samples/cluster        # Proxies of every kind, in the namespace crawl
-  kubectl get px -A                              # what became of them; kubectl describe px says why
+  kubectl get px -A                              # what became of them; kubectl describe px -n crawl says why
   kubectl get ph                                 # whether the providers are well
   kubectl -n $namespace port-forward service/egress-discovery 8090 &
   token=\$(kubectl -n $namespace get secret $SECRET -o jsonpath='{.data.DISCOVERY_TOKEN}' | base64 -d)
@@ -209,7 +211,7 @@ down() {
     delete:*)
       runs "$namespace" || ! holds ||
         die "No operator runs in $namespace: nobody would remove the instances of the $proxies Proxies. Nothing was removed.
-  make deploy                                                     starts one
+  make deploy                                                        starts one
   kubectl annotate px -A --all crawl.example.com/skip-cleanup=true   an operator then gives the instances up
   make undeploy PROXIES=keep                                      leaves Proxies and instances as they are"
       note "$proxies Proxies first, while the operator is there to remove their instances"
@@ -218,6 +220,7 @@ down() {
       ;;
     keep:*)
       stop_pods "$namespace"
+      revoke "$namespace" <<<"$rendered"
       # The CRDs hold the Proxies, the namespaces hold the pods and the token.
       documents isnt 'Namespace|CustomResourceDefinition' <<<"$rendered" |
         "${kubectl[@]}" delete --ignore-not-found "${wait[@]}" -f -
@@ -231,7 +234,7 @@ down() {
       ;;
   esac
   stop_pods "$namespace"
-  revoke "$namespace" <<<''
+  revoke "$namespace" <<<"$rendered"
   # What is in a namespace first, and what holds things last.
   documents isnt 'Namespace|CustomResourceDefinition' <<<"$rendered" |
     "${kubectl[@]}" delete --ignore-not-found "${wait[@]}" -f -

@@ -64,6 +64,8 @@ Environment:
   Of a flag that is given several times, the last one wins.
   DISCOVERY_TOKEN  bearer token of the lease API. Without it the API listens on loopback only.
   ADMIN_TOKEN      bearer token of /admin/.. on the admin address. Without it those answer to loopback only.
+  KUBECONFIG       the cluster, without --standalone and outside of a pod (default: ~/.kube/config).
+  HTTPS_PROXY      proxy on the way to the API server, but not in a pod; NO_PROXY names what needs none.
   RUST_BACKTRACE   1 adds backtraces to the log lines of panics.
 
 Durations are written 15s, 10m, 1h30m or 500ms.";

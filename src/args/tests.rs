@@ -97,6 +97,8 @@ fn the_command_line_is_sound_and_help_teaches() {
         "[env: EGRESS_STATE_DIR]",
         "[default: 15s]",
         "DISCOVERY_TOKEN",
+        "KUBECONFIG",
+        "HTTPS_PROXY",
     ] {
         assert!(help.contains(part), "no `{part}` in\n{help}");
     }

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
-use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams};
 use tokio::process::Command;
@@ -91,29 +91,53 @@ async fn deploy_makes_the_token_once_tells_when_it_does_not_come_up_and_undeploy
 }
 
 #[tokio::test]
-async fn what_others_changed_or_another_variant_gave_is_told_or_taken_back() {
+async fn what_others_changed_is_made_again_and_rights_of_another_variant_go() {
     let plane = Plane::start(Options::default()).await;
     let client = plane.client().await;
     assert!(plane.kubectl(&["create", "namespace", "crawl"]).ok);
-    let said = plane.kubectl(&["apply", "--server-side", "-f", "config/install.yaml"]);
+    let install = checkout("config/install.yaml").display().to_string();
+    let said = plane.kubectl(&["apply", "-f", &install]);
     assert!(said.ok, "{said:?}");
-    let image = [("IMG", "registry.example/egress:v7")];
-    let said = deploy(&plane, "up", &image).await;
-    assert!(!said.ok && said.err.contains("conflict") && said.err.contains("FORCE=yes"), "{said:?}");
-    let image = [image[0], ("FORCE", "yes")];
-    let said = deploy(&plane, "up", &image).await;
+    let said =
+        plane.kubectl(&["-n", NAMESPACE, "set", "image", "deployment", NAME, "operator=registry.example/other:v1"]);
     assert!(said.ok, "{said:?}");
 
     let wide = Api::<ClusterRole>::all(client.clone());
+    let wide_bindings = Api::<ClusterRoleBinding>::all(client.clone());
     let narrow = Api::<Role>::namespaced(client.clone(), "crawl");
+    let bindings = Api::<RoleBinding>::namespaced(client.clone(), "crawl");
     let name = "egress-proxies-operator-proxies";
     assert!(wide.get_opt(name).await.unwrap().is_some() && narrow.get_opt(name).await.unwrap().is_none());
-    let said = deploy(&plane, "up", &[image[0], image[1], ("CONFIG", "config/namespaced")]).await;
-    assert!(said.ok && said.out.contains("Rights of another variant go: ClusterRoleBinding"), "{said:?}");
-    assert!(wide.get_opt(name).await.unwrap().is_none() && narrow.get_opt(name).await.unwrap().is_some());
+    // Somebody's own, for the same ServiceAccount and for that of an operator elsewhere.
+    for (own, account) in [("egress-squids", NAMESPACE), ("egress-proxies-operator-elsewhere", "elsewhere")] {
+        let account = format!("--serviceaccount={account}:{NAME}");
+        for kind in ["rolebinding", "clusterrolebinding"] {
+            let said = plane.kubectl(&["-n", "crawl", "create", kind, own, "--clusterrole=view", &account]);
+            assert!(said.ok, "{said:?}");
+        }
+    }
+
+    let image = ("IMG", "registry.example/egress:v7");
+    let said = deploy(&plane, "up", &[image, ("CONFIG", "config/namespaced")]).await;
+    assert!(said.ok && said.out.contains("Rights of another variant: ClusterRole"), "{said:?}");
+    let deployment = Api::<Deployment>::namespaced(client.clone(), NAMESPACE).get(NAME).await.unwrap();
+    let now = deployment.spec.unwrap().template.spec.unwrap().containers.remove(0).image;
+    assert_eq!(now.as_deref(), Some(image.1));
+    assert!(wide.get_opt(name).await.unwrap().is_none() && wide_bindings.get_opt(name).await.unwrap().is_none());
+    assert!(narrow.get_opt(name).await.unwrap().is_some() && bindings.get_opt(name).await.unwrap().is_some());
     assert!(wide.get_opt(NAME).await.unwrap().is_some(), "what both have stays");
-    let said = deploy(&plane, "up", &image).await;
-    assert!(said.ok && narrow.get_opt(name).await.unwrap().is_none(), "{said:?}");
+
+    let said = deploy(&plane, "up", &[image]).await;
+    assert!(said.ok, "{said:?}");
+    assert!(narrow.get_opt(name).await.unwrap().is_none() && bindings.get_opt(name).await.unwrap().is_none());
+    assert!(wide.get_opt(name).await.unwrap().is_some());
+    let said = deploy(&plane, "down", &[("CONFIG", "config/namespaced")]).await;
+    assert!(said.ok, "{said:?}");
+    assert!(wide.get_opt(name).await.unwrap().is_none() && wide_bindings.get_opt(name).await.unwrap().is_none());
+    for own in ["egress-squids", "egress-proxies-operator-elsewhere"] {
+        assert!(bindings.get_opt(own).await.unwrap().is_some(), "{own}");
+        assert!(wide_bindings.get_opt(own).await.unwrap().is_some(), "{own}");
+    }
 }
 
 #[tokio::test]
@@ -123,7 +147,7 @@ async fn an_undeploy_that_nobody_could_finish_and_typing_errors_are_told_at_once
     assert!(deploy(&plane, "install", &[]).await.ok);
     let proxies = Proxies::of(&plane, &crawl).await;
     proxies.apply(&external("px-1", 3128).namespace(&crawl)).await;
-    let finalizer = r#"{"metadata":{"finalizers":["crawl.example.com/proxy"]}}"#;
+    let finalizer = r#"{"metadata":{"finalizers":["crawl.example.com/instance"]}}"#;
     assert!(plane.kubectl(&["patch", "px", "px-1", "-n", &crawl, "--type=merge", "-p", finalizer]).ok);
     let said = deploy(&plane, "down", &[("PROXIES", "delete")]).await;
     assert!(!said.ok && said.err.contains("No operator runs") && said.err.contains("skip-cleanup"), "{said:?}");

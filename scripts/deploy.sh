@@ -9,6 +9,7 @@
 #   IMG             the image, as the nodes can pull it (default: that of config/manager, for images loaded by hand)
 #   CONFIG          a kustomization (default config/default; config/large, config/namespaced, your own overlay)
 #   KUBECTL         kubectl to use; KUBECONFIG and its current context say which cluster
+#   FORCE           `yes` takes back what others have changed since (kubectl edit, rollout undo, apply of install.yaml)
 #   DEPLOY_TIMEOUT  seconds to wait for each thing (180); DEPLOY_WAIT=no waits for nothing
 #   PROXIES         for `down` where there are Proxies: `delete` them and their instances first, or `keep` them
 set -euo pipefail
@@ -74,8 +75,12 @@ reachable() {
 Look at KUBECONFIG and \`kubectl config current-context\`; for a cluster on this machine: kind create cluster."
 }
 
-# What others have changed since (kubectl edit, rollout undo, apply of install.yaml) is made again what CONFIG says.
-apply() { kube apply --server-side --force-conflicts --field-manager="$NAME-deploy" -f -; }
+apply() {
+  local force=()
+  [ "${FORCE:-}" = yes ] && force=(--force-conflicts)
+  kube apply --server-side --field-manager="$NAME-deploy" "${force[@]}" -f - || die "Not everything is applied. Where it says \`conflict\`, somebody else has changed that field since the last
+make deploy: FORCE=yes makes it again what $config says. A new or an older image is IMG=.. of make deploy."
+}
 
 # scoped: one line for each right among those documents, as `kind name namespace`.
 scoped() {

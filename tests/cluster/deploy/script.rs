@@ -91,7 +91,7 @@ async fn deploy_makes_the_token_once_tells_when_it_does_not_come_up_and_undeploy
 }
 
 #[tokio::test]
-async fn what_others_changed_is_made_again_and_rights_of_another_variant_go() {
+async fn what_others_changed_is_told_or_taken_back_and_rights_of_another_variant_go() {
     let plane = Plane::start(Options::default()).await;
     let client = plane.client().await;
     assert!(plane.kubectl(&["create", "namespace", "crawl"]).ok);
@@ -118,7 +118,10 @@ async fn what_others_changed_is_made_again_and_rights_of_another_variant_go() {
     }
 
     let image = ("IMG", "registry.example/egress:v7");
-    let said = deploy(&plane, "up", &[image, ("CONFIG", "config/namespaced")]).await;
+    let narrowed = [image, ("CONFIG", "config/namespaced"), ("FORCE", "yes")];
+    let said = deploy(&plane, "up", &narrowed[..2]).await;
+    assert!(!said.ok && said.err.contains("conflict") && said.err.contains("FORCE=yes"), "{said:?}");
+    let said = deploy(&plane, "up", &narrowed).await;
     assert!(said.ok && said.out.contains("Rights of another variant: ClusterRole"), "{said:?}");
     let deployment = Api::<Deployment>::namespaced(client.clone(), NAMESPACE).get(NAME).await.unwrap();
     let now = deployment.spec.unwrap().template.spec.unwrap().containers.remove(0).image;
@@ -127,7 +130,7 @@ async fn what_others_changed_is_made_again_and_rights_of_another_variant_go() {
     assert!(narrow.get_opt(name).await.unwrap().is_some() && bindings.get_opt(name).await.unwrap().is_some());
     assert!(wide.get_opt(NAME).await.unwrap().is_some(), "what both have stays");
 
-    let said = deploy(&plane, "up", &[image]).await;
+    let said = deploy(&plane, "up", &[image, narrowed[2]]).await;
     assert!(said.ok, "{said:?}");
     assert!(narrow.get_opt(name).await.unwrap().is_none() && bindings.get_opt(name).await.unwrap().is_none());
     assert!(wide.get_opt(name).await.unwrap().is_some());

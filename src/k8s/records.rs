@@ -96,7 +96,7 @@ impl ClusterRecords {
             let sent = proxies.patch_metadata(key.name(), &params, &patch);
             match tokio::time::timeout(failure::CALL_WITHIN, sent).await {
                 Ok(Ok(patched)) => {
-                    self.proxies_seen.saw(uid, patched.metadata.resource_version.as_deref());
+                    self.proxies_seen.answered(uid, patched.metadata.resource_version.as_deref());
                     return Ok(());
                 }
                 Ok(Err(error)) if is_overtaken(&error) => {
@@ -129,7 +129,7 @@ impl ClusterRecords {
         let sent = proxies.patch_status(key.name(), &params, &patch);
         let written = failure::call(format!("write the status of malformed proxy {key}"), sent).await;
         match &written {
-            Ok(written) => self.proxies_seen.saw(uid, written.metadata.resource_version.as_deref()),
+            Ok(written) => self.proxies_seen.answered(uid, written.metadata.resource_version.as_deref()),
             // Whatever the reason: a look tells which version is there now.
             Err(_) => drop(self.find(key, uid).await?),
         }
@@ -248,7 +248,7 @@ impl Records for ClusterRecords {
             let sent = self.apply_status(self.proxies(key), key.name(), object);
             match tokio::time::timeout(failure::CALL_WITHIN, sent).await {
                 Ok(Ok(version)) => {
-                    self.proxies_seen.saw(uid, version.as_deref());
+                    self.proxies_seen.answered(uid, version.as_deref());
                     return Ok(());
                 }
                 Ok(Err(error)) if is_untyped(&error) => return self.replace_status(key, uid, wanted, over).await,

@@ -37,6 +37,14 @@ impl<K: Clone + Eq + Hash> Seen<K> {
         self.versions().entry(object.clone()).and_modify(|last| *last = version.max(*last)).or_insert(version);
     }
 
+    /// In the answer to a write of an object that a watch tells of. One that is gone by then stays forgotten: the watch may
+    /// be ahead of the answer, as with the write that took the last finalizer away.
+    pub(super) fn answered(&self, object: &K, version: Option<&str>) {
+        if let (Some(version), Some(last)) = (version.and_then(number), self.versions().get_mut(object)) {
+            *last = version.max(*last);
+        }
+    }
+
     /// In a read made just now, which is never behind: versions go back when the store is restored from a backup.
     pub(super) fn read(&self, object: &K, version: Option<&str>) {
         match version.and_then(number) {
@@ -77,6 +85,9 @@ mod tests {
         seen.saw(&"b", Some("4"));
         seen.keep(&HashSet::from(["b"]));
         assert_eq!((seen.of(&"a"), seen.of(&"b").as_deref()), (None, Some("4")));
+        seen.answered(&"b", Some("6"));
+        seen.answered(&"gone", Some("7"));
+        assert_eq!((seen.of(&"b").as_deref(), seen.of(&"gone")), (Some("6"), None), "what is gone stays forgotten");
         seen.read(&"b", Some("odd"));
         assert_eq!(seen.of(&"b"), None);
     }

@@ -85,6 +85,12 @@ fn stands_once() -> Mandate {
 #[tokio::test]
 async fn a_status_that_was_held_up_on_its_way_undoes_nothing_of_the_new_leader() {
     let rig = Rig::new("stale").await;
+    let mut events = rig.cluster.source().events();
+    tokio::time::timeout(crate::AMPLE, async {
+        while !matches!(events.next().await, Some(SourceEvent::Synced { .. })) {}
+    })
+    .await
+    .expect("the watch knows the object, and hears no more of it");
     rig.write(1, &Mandate::always()).await.unwrap();
     rig.another_writes(2).await;
     // The claim was good when it was tested, and the write left later.

@@ -297,6 +297,7 @@ impl Records for ClusterRecords {
                 });
                 let params = PatchParams::apply(NAME).force();
                 let healths = self.healths();
+                mandate.stands()?;
                 let made = failure::call(&what, healths.patch(name, &params, &Patch::Apply(spec))).await?;
                 put_over(&mut status, made.metadata.resource_version.as_deref());
                 failure::call(&what, self.apply_status(self.healths(), name, status)).await?

@@ -53,8 +53,10 @@ pub(super) async fn until_there(
     };
     // The address is free for the server of the tree then.
     stop.set();
+    let abort = server.abort_handle();
     if tokio::time::timeout(Limits::default().finish + Duration::from_secs(1), server).await.is_err() {
-        tracing::debug!("an answer of the admin address is still on its way");
+        // Whoever is still being answered is cut off rather than the address kept.
+        abort.abort();
     }
     let cluster = cluster?;
     tracing::info!("the API server answers");

@@ -12,8 +12,8 @@ thread_local! {
 }
 
 /// The same text, in memory that the latest who said it have too.
-pub fn shared(text: String) -> Arc<str> {
-    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&text);
+pub fn shared(text: &str) -> Arc<str> {
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(text);
     let place = usize::try_from(hash % PLACES as u64).unwrap_or_default();
     LATEST.with_borrow_mut(|latest| match &mut latest[place] {
         Some(known) if **known == *text => known.clone(),
@@ -27,11 +27,11 @@ mod tests {
 
     #[test]
     fn the_same_words_are_kept_once_and_no_other_words_are_taken_for_them() {
-        let first = shared("the probes pass".to_owned());
-        assert!(Arc::ptr_eq(&first, &shared("the probes pass".to_owned())));
+        let first = shared("the probes pass");
+        assert!(Arc::ptr_eq(&first, &shared("the probes pass")));
         for number in 0..10 * PLACES {
-            assert_eq!(*shared(format!("the latest of {number}")), format!("the latest of {number}"));
+            assert_eq!(*shared(&format!("the latest of {number}")), format!("the latest of {number}"));
         }
-        assert_eq!(*shared("the probes pass".to_owned()), *first);
+        assert_eq!(*shared("the probes pass"), *first);
     }
 }

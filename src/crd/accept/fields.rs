@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use egress_actors::domain::desired::{Attributes, Endpoint, Scheme};
 use egress_actors::domain::id::ProxyKey;
+use egress_actors::domain::words;
 use url::{Host, Url};
 
 use super::{Rejection, duration};
@@ -104,9 +105,9 @@ pub(super) fn endpoint(field: &str, text: &str) -> Result<Endpoint, Rejection> {
         return Err(refused("must end after the port: a proxy has no path, query or fragment"));
     }
     let host: Arc<str> = match url.host() {
-        Some(Host::Domain(name)) => name.into(),
-        Some(Host::Ipv4(address)) => address.to_string().into(),
-        Some(Host::Ipv6(address)) => address.to_string().into(),
+        Some(Host::Domain(name)) => words::shared(name),
+        Some(Host::Ipv4(address)) => words::shared(&address.to_string()),
+        Some(Host::Ipv6(address)) => words::shared(&address.to_string()),
         None => return Err(refused("has no host: write it like `http://203.0.113.7:3128`")),
     };
     let port = url.port_or_known_default().filter(|&port| port != 0);
@@ -179,7 +180,7 @@ pub(super) fn attributes(field: &str, given: &BTreeMap<String, String>) -> Resul
             );
             return Err(Rejection::new(at, message));
         }
-        accepted.insert(key.as_str().into(), value.as_str().into());
+        accepted.insert(words::shared(key), words::shared(value));
     }
     Ok(accepted)
 }

@@ -67,7 +67,7 @@ pub(super) fn status(view: &View<'_>, intent: &Intent) -> Status {
                 kind,
                 truth: told.truth,
                 reason: told.reason,
-                message: words::shared(told.message),
+                message: words::shared(&told.message),
                 since,
             })
             .collect(),

@@ -266,6 +266,10 @@ impl IntoResponse for Problem {
         if let Some(wait) = self.retry_after {
             headers.insert(header::RETRY_AFTER, whole_seconds(wait).into());
         }
+        if matches!(self.code, Code::BodyTooLarge | Code::RequestTimeout) {
+            // The rest of the request is not read: a client that did not know would send its next one here (RFC 9110, 15.5.14).
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if self.code == Code::Unauthenticated {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

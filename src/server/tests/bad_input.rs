@@ -184,6 +184,10 @@ async fn a_huge_body_is_refused_with_and_without_a_length() {
         (status, code.as_str(), detail.as_str()),
         (413, "body_too_large", "the body is larger than 65536 bytes")
     );
+    // What comes next on a connection that is kept is not sent into one that is being closed.
+    let refused =
+        world.send(Method::POST, "/v1/leases").header("content-type", JSON).body(huge()).send().await.unwrap();
+    assert_eq!(refused.headers()["connection"], "close");
     let mut stream = world.served.connect().await;
     let head = "POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                 Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";

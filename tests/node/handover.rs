@@ -42,9 +42,9 @@ pub(crate) async fn an_eviction_of_the_leader_refuses_no_connection(cluster: &Cl
     })
     .await;
     let (pods, evict) = (cluster.pods(SYSTEM), EvictParams::default());
+    let other = cluster.replicas().await.into_iter().find(|pod| pod.uid() != leader.uid() && is_ready(pod)).unwrap();
     pods.evict(&leader.name_any(), &evict).await.unwrap();
     // The budget lets one go at a time: a drain waits for the next one to be ready.
-    let other = cluster.replicas().await.into_iter().find(|pod| pod.uid() != leader.uid() && is_ready(pod)).unwrap();
     let refused = pods.evict(&other.name_any(), &evict).await;
     assert!(refused.as_ref().is_err_and(|error| error.to_string().contains("disruption budget")), "{refused:?}");
     only_two(cluster).await;

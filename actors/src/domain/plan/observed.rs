@@ -248,6 +248,9 @@ impl Observed {
             Some(value) if self.recreated.as_ref() != Some(value) => self.recreate_since.or(Some(now.mono)),
             Some(_) | None => None,
         };
+        if self.recreate_since.is_some() {
+            self.needs_no_hand_over();
+        }
     }
 
     /// The claim came or went. Without it nothing is started, and nothing is forgotten.
@@ -451,6 +454,14 @@ impl Observed {
         self.tries.succeeded(task);
         if self.latch.as_ref().is_some_and(|latch| latch.task == task) {
             self.latch = None;
+        }
+    }
+
+    /// The instance goes, and its successor is made with what is read by then: that this one could not be given its
+    /// credentials holds up nothing.
+    pub(super) fn needs_no_hand_over(&mut self) {
+        if std::mem::take(&mut self.hand_over) {
+            self.put_right(Task::Create);
         }
     }
 

@@ -225,8 +225,11 @@ impl Observed {
                 self.addressless_since = None;
                 self.polls.reset();
             }
-        } else if matches!(&self.sight, Sight::Present(before) if lives(before.state)) || self.remembered.is_some() {
-            self.lost(now);
+        } else {
+            self.needs_no_hand_over();
+            if matches!(&self.sight, Sight::Present(before) if lives(before.state)) || self.remembered.is_some() {
+                self.lost(now);
+            }
         }
         self.remembered = None;
         self.sight = Sight::Present(Box::new(instance));

@@ -91,6 +91,66 @@ fn an_instance_is_given_the_password_that_its_secret_has_now_and_stays() {
     assert_eq!(life.plan.step, Step::Nothing);
 }
 
+fn refused() -> Probed {
+    let told = probed(Verdict::Healthy, false);
+    Probed { probe: LastProbe { reason: Some(Reason::ProxyAuthRequired), ..told.probe }, ..told }
+}
+
+/// Ready, with credentials of a Secret, which has another password now that is being handed over.
+fn handing_over() -> Life {
+    let mut desired = with_secret(managed());
+    if let Flavor::Managed(managed) = &mut desired.flavor {
+        managed.cloud_init = None;
+    }
+    let mut life = Life::adopted(desired);
+    life.turn();
+    life.tell(|seen, now| seen.on_secrets(Ok(read_password("old")), now));
+    life.tell(|seen, now| seen.on_get(Ok(running("1")), now));
+    life.tell(|seen, now| seen.on_probed(probed(Verdict::Healthy, true), now));
+    life.tell(|seen, _| seen.on_secret_changed());
+    life.tell(|seen, now| seen.on_secrets(Ok(read_password("new")), now));
+    assert_eq!(life.plan.step, create());
+    life
+}
+
+fn read_password(password: &str) -> SecretsRead {
+    SecretsRead { credentials: Some(credentials(password)), user_data: None }
+}
+
+#[test]
+fn a_password_that_changes_while_another_is_handed_over_is_handed_over_too() {
+    let mut life = handing_over();
+    life.tell(|seen, _| seen.on_secret_changed());
+    // It is probed with the new one meanwhile, which the instance does not know yet.
+    life.tell(|seen, now| seen.on_probed(refused(), now));
+    life.tell(|seen, now| seen.on_create(Ok(running("1")), now));
+    assert_eq!(life.plan.step, Step::ReadSecrets);
+    life.tell(|seen, now| seen.on_secrets(Ok(read_password("newest")), now));
+    assert_eq!(life.plan.step, create(), "what was handed over was the one before");
+    life.tell(|seen, now| seen.on_create(Ok(running("1")), now));
+    assert_eq!(life.plan.step, Step::Nothing);
+}
+
+#[test]
+fn a_password_that_cannot_be_handed_over_holds_up_no_replacement() {
+    let cannot = |life: &mut Life| {
+        life.tell(|seen, now| seen.on_create(Err(permanent(Reason::NameConflict)), now));
+        life.tell(|seen, now| seen.on_get(Ok(running("1")), now));
+        assert_eq!(life.plan.step, Step::Nothing);
+    };
+    let mut life = handing_over();
+    cannot(&mut life);
+    life.edit(|desired| desired.annotations.recreate = Some("now".into()));
+    assert_eq!(life.plan.step, delete(Reason::RecreateRequested));
+
+    let mut life = handing_over();
+    cannot(&mut life);
+    let stopped = instance("1", InstanceState::Stopped, None);
+    life.tell(|seen, now| seen.on_listed(Some(&stopped), now));
+    life.tell(|seen, now| seen.on_get(Ok(stopped.clone()), now));
+    assert_eq!(life.plan.step, delete(Reason::InstanceStopped));
+}
+
 #[test]
 fn a_secret_that_loses_its_label_is_not_used_any_more_and_comes_back_with_it() {
     let read = || SecretsRead { credentials: Some(credentials("one")), user_data: None };

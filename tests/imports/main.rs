@@ -39,6 +39,7 @@ const ACTORS: &str = "
     proxy     <- probes::Track                  -- what the pool is told
     proxy     <- providers::Directory           -- the cell in which it finds an entry's hosts
     proxies   <- domain, ports, kit, names, proxy
+    proxies   <- board::ProxyView               -- the recorded status of what starts is shown there
     watch     <- domain, ports, kit, names, proxies::ProxiesHandle, leases::LeasesHandle
     fleet     <- domain, ports, kit, names, election::Claim
     operator  <- everything

@@ -237,7 +237,7 @@ impl Observed {
 
     /// A look found evidence that there is no instance.
     fn saw_nothing(&mut self, started: Instant, now: Now) {
-        self.hand_over = false;
+        self.needs_no_hand_over();
         let settle = self.settle();
         if let Some(removal) = &mut self.removal {
             if !removal.asked {

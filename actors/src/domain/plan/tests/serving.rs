@@ -149,6 +149,12 @@ fn a_password_that_cannot_be_handed_over_holds_up_no_replacement() {
     life.tell(|seen, now| seen.on_listed(Some(&stopped), now));
     life.tell(|seen, now| seen.on_get(Ok(stopped.clone()), now));
     assert_eq!(life.plan.step, delete(Reason::InstanceStopped));
+
+    let mut life = handing_over();
+    cannot(&mut life);
+    life.tell(|seen, now| seen.on_listed(None, now));
+    life.tell(|seen, now| seen.on_get(Err(OpError::not_found("gone")), now));
+    assert_eq!(life.plan.step, create(), "what is gone is made anew at once");
 }
 
 #[test]

@@ -69,6 +69,11 @@ impl Board {
         self.0.get(key).map(|view| view.clone())
     }
 
+    /// The row of this very object, not that of one which had its name before.
+    pub fn get_of(&self, key: &ProxyKey, uid: &Uid) -> Option<Arc<ProxyView>> {
+        self.get(key).filter(|view| view.uid == *uid)
+    }
+
     /// All rows, in order of key.
     pub fn all(&self) -> Vec<Arc<ProxyView>> {
         let mut all: Vec<_> = self.0.iter().map(|view| view.clone()).collect();

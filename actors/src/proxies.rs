@@ -184,7 +184,7 @@ impl Proxies {
         }
         let desired = applied.desired.sharing(&member.applied.desired);
         let changed = !Arc::ptr_eq(&member.applied.desired, &desired) || member.rejected.is_some();
-        let shown = matches!(member.life, Life::Up) && self.wires.board.get(&key).is_some();
+        let shown = matches!(member.life, Life::Up) && self.wires.board.get_of(&key, &desired.uid).is_some();
         member.applied = Applied { desired, recorded: applied.recorded.filter(|_| !shown) };
         member.rejected = None;
         match &member.life {
@@ -216,7 +216,7 @@ impl Proxies {
         (member.life, member.given_up) = (Life::Up, false);
         let mut applied = member.applied.clone();
         // From here on the status is on the board, and nowhere else: there are thousands.
-        let shown = self.wires.board.get(key).filter(|view| view.uid == applied.desired.uid);
+        let shown = self.wires.board.get_of(key, &applied.desired.uid);
         match (shown, member.applied.recorded.take()) {
             (Some(view), _) => applied.recorded = Some(view.status.clone()),
             (None, Some(recorded)) => self.wires.board.put(ProxyView::new(&applied.desired, recorded)),

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use egress_operator::crd::proxy::Proxy;
 use k8s_openapi::api::core::v1::{Event, Pod, Secret, Service};
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Config, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -29,7 +29,10 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn connect() -> Self {
-        let client = Client::try_default().await.expect("KUBECONFIG is that of the node: run `make e2e`");
+        let mut config = Config::infer().await.expect("KUBECONFIG is that of the node: run `make e2e`");
+        // A refused eviction is an answer, and kube would ask again until it is granted.
+        config.default_retry = false;
+        let client = Client::try_from(config).unwrap();
         Self { client, target: Target::start(), figures: Mutex::default() }
     }
 

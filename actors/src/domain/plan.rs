@@ -16,6 +16,7 @@
 //! released finalizer while an instance may still appear, unless it was given up and the event about that was written.
 
 mod ending;
+mod facts;
 mod making;
 mod observed;
 mod outcomes;
@@ -38,7 +39,8 @@ use super::reason::Reason;
 use super::status::Status;
 use view::View;
 
-pub use observed::{Observed, ProviderFacts, ProviderSeen, SecretsRead};
+pub use facts::{ProviderFacts, ProviderSeen, SecretsRead};
+pub use observed::Observed;
 pub use tries::Task;
 
 /// What is the same for every Proxy of this process.

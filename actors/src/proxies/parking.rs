@@ -44,7 +44,7 @@ impl Proxies {
         let desired = &member.applied.desired;
         self.wires.leases.withdraw(&desired.key, &desired.uid, Absence::Unhealthy, Tell::nowhere());
         self.wires.probes.untrack(&desired.uid);
-        let shown = self.wires.board.get(key).filter(|view| view.uid == desired.uid);
+        let shown = self.wires.board.get_of(key, &desired.uid);
         let before = shown.as_ref().map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
         let status = parked_status(before.as_deref(), desired.generation, desired.deleting, why, ctx.now().wall);
         let status = Arc::new(status);
@@ -82,8 +82,12 @@ impl Proxies {
             return;
         }
         let desired = &member.applied.desired;
-        let recorded =
-            self.wires.board.get(key).map(|view| view.status.clone()).or_else(|| member.applied.recorded.clone());
+        let recorded = self
+            .wires
+            .board
+            .get_of(key, &desired.uid)
+            .map(|view| view.status.clone())
+            .or_else(|| member.applied.recorded.clone());
         let left = recorded.and_then(|status| status.provider_id.clone());
         let note = match (left, &desired.host) {
             (Some(id), _) => format!("skip-cleanup: the instance {id} may be left behind"),

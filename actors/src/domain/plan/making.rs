@@ -1,6 +1,7 @@
 //! The life of a Proxy that is wanted.
 
-use super::observed::{Sight, lives};
+use super::facts::Sight;
+use super::observed::lives;
 use super::view::{Backing, Replacement, Standing, View};
 use super::{Intent, Serving, Step, Task, Track, Wake};
 use crate::domain::id::HostName;

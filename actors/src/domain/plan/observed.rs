@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use url::Url;
 
+use super::facts::{Latch, ProviderSeen, Removal, Running, SecretsRead, Sight};
 use super::tries::{Task, Tries};
 use super::{Plan, Route, Serving, Settings, Step};
 use crate::domain::backoff::Backoff;
@@ -16,77 +17,9 @@ use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Scheme, Secre
 use crate::domain::error::OpError;
 use crate::domain::health::Verdict;
 use crate::domain::id::{HostName, Uid};
-use crate::domain::instance::{Credentials, Instance, InstanceState, SecretBytes};
+use crate::domain::instance::{Credentials, InstanceState, SecretBytes};
 use crate::domain::reason::Reason;
 use crate::domain::status::{LastProbe, Status};
-
-/// What is known of the provider that the Proxy names.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ProviderSeen {
-    /// Nobody has told yet: nothing is done and nothing is given up.
-    #[default]
-    Unknown,
-    /// There is evidence that no such entry is configured.
-    NotConfigured,
-    Configured(ProviderFacts),
-}
-
-/// What a life depends on, out of a configured entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProviderFacts {
-    /// Changes when the entry's configuration does.
-    pub revision: u64,
-    pub hosts: Arc<[HostName]>,
-    /// How long after an effect that was not seen a look at the backend counts as clean.
-    pub settle: Duration,
-    /// An instance without an address for this long is told as `AddressTimeout`.
-    pub address_timeout: Duration,
-    /// The backend may give instances credentials of their own, which only a look tells: a Proxy recorded Ready is then
-    /// not offered after a restart before that look. True when in doubt.
-    pub may_generate_credentials: bool,
-}
-
-/// What was read for one Proxy. Never shows in `Debug`.
-#[derive(Debug, Clone, Default)]
-pub struct SecretsRead {
-    pub credentials: Option<Credentials>,
-    /// Only where the user data is in a Secret. That one alone may be unreadable: the credentials are as good as ever.
-    pub user_data: Option<Result<SecretBytes, OpError>>,
-}
-
-/// The instance, as last seen by a look.
-#[derive(Debug, Clone)]
-pub(super) enum Sight {
-    /// Not looked yet, or something was done to it since whose end was not seen.
-    Unseen,
-    /// A look found evidence that there is none.
-    Absent,
-    Present(Box<Instance>),
-}
-
-/// The removal of an instance, from the first `Delete` until it is seen gone.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Removal {
-    /// A delete succeeded, and no look has contradicted it since.
-    pub(super) asked: bool,
-    /// The first clean look of the two that a doubt asks for.
-    pub(super) clean_at: Option<Instant>,
-}
-
-/// An operation that has begun and not ended.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Running {
-    pub(super) task: Task,
-    pub(super) since: Instant,
-}
-
-/// A permanent failure: nothing is tried until something changes, or a long time has passed.
-#[derive(Debug, Clone)]
-pub(super) struct Latch {
-    pub(super) task: Task,
-    pub(super) error: OpError,
-    pub(super) since: Instant,
-}
 
 /// Everything that is known of one Proxy beside its object. See the verbs.
 #[derive(Debug, Clone)]

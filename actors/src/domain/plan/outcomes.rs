@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::Observed;
-use super::observed::{Latch, Removal, Sight, lives};
+use super::facts::{Latch, Removal, Sight};
+use super::observed::lives;
 use super::tries::Task;
 use crate::domain::clock::Now;
 use crate::domain::error::{Class, OpError};

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::observed::{Sight, lives};
+use super::facts::Sight;
+use super::observed::lives;
 use super::view::{Backing, Standing, View};
 use super::{Intent, Notice, Severity, Task};
 use crate::domain::error::OpError;

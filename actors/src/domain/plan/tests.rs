@@ -3,6 +3,7 @@
 mod acts;
 mod complaints;
 mod ending;
+mod handing_over;
 mod making;
 mod serving;
 mod world;

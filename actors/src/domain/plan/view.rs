@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::observed::{Sight, lives};
+use super::facts::Sight;
+use super::observed::lives;
 use super::{Observed, ProviderSeen, Route, Settings, Task, Wake};
 use crate::domain::clock::Now;
 use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Managed};

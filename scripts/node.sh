@@ -72,8 +72,9 @@ up() {
   mkdir -p "$images"
   chmod 711 "$state"
   say "Images, without a registry"
-  # In namespaces of their own, so that no mount and no process of the build stays either.
-  setpriv --pdeathsig KILL -- unshare --mount --pid --fork --kill-child --mount-proc scripts/node/images.sh "$images"
+  # In namespaces of their own, so that no mount and no process of the build stays either. Waited for as below.
+  setpriv --pdeathsig KILL -- unshare --mount --pid --fork --kill-child --mount-proc scripts/node/images.sh "$images" &
+  wait $!
   say "A node"
   # Programs may be in either place; one folder makes it one place.
   mkdir -p "$state/bin"

@@ -26,7 +26,8 @@ use crate::standalone::{Options, Problem, Standalone};
 const LOOK_WITHIN: Duration = Duration::from_secs(15);
 
 /// A replica that stands by looks every two seconds or so whether the claim is free. Where there is none, a pod that ends
-/// waits so long in vain.
+/// waits so long in vain. A pod that has just started leaves the claim to such a one for as long: the Service would lead to
+/// it before the kubelet has found it ready.
 const HAND_OVER: Duration = Duration::from_secs(5);
 
 /// The one that was asked for, opened.

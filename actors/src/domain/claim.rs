@@ -106,7 +106,8 @@ pub struct ClaimSettings {
     /// record is a transition too, or generations would be counted from the start again under the same epoch.
     pub remembers: bool,
     /// A holder that ends lets go, and is there to answer until another one has taken its place, but no longer than this.
-    /// None: nobody finds the holder by its mark.
+    /// Who has just started leaves what was let go, for as long, to those who stand already: it may not be ready to take
+    /// that place. None: nobody finds the holder by its mark.
     pub hand_over: Option<Duration>,
 }
 
@@ -161,6 +162,8 @@ pub struct Candidate {
     held: Option<Held>,
     /// A call failed since the latest successful one: whether the holder could renew meanwhile is not known.
     doubted: bool,
+    /// Until then what was let go is for others.
+    defers_until: Instant,
     /// Overtaken just before: once more and it waits.
     hasty: bool,
     turn: Turn,
@@ -175,7 +178,8 @@ impl Candidate {
             ClaimState::Leading { epoch, until } => Some(Held { epoch, until: until.unwrap_or(now) }),
             ClaimState::Suspended { epoch } => Some(Held { epoch, until: now }),
         };
-        Self { me, settings, seen: None, held, doubted: false, hasty: false, turn: Turn::Read, at: now }
+        let defers_until = now + settings.hand_over.unwrap_or_default();
+        Self { me, settings, seen: None, held, doubted: false, defers_until, hasty: false, turn: Turn::Read, at: now }
     }
 
     pub fn state(&self, now: Instant) -> ClaimState {
@@ -249,12 +253,13 @@ impl Candidate {
         let (may_take, expires_at) = match &self.seen {
             None => (true, now),
             Some(seen) => {
-                let expires_at = seen.changed_at + seen.record.lease;
+                let is_free = seen.record.is_free();
+                let expires_at = if is_free { self.defers_until } else { seen.changed_at + seen.record.lease };
                 let ours = seen.record.holder == self.me;
                 if !ours {
                     self.held = None;
                 }
-                (ours || seen.record.is_free() || now >= expires_at, expires_at)
+                (ours || now >= expires_at, expires_at)
             }
         };
         if may_take {

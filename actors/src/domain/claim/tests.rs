@@ -92,6 +92,31 @@ fn what_may_be_taken_and_with_which_epoch() {
 }
 
 #[test]
+fn who_has_just_started_leaves_what_was_let_go_to_those_who_stand() {
+    let clock = Clock::new();
+    let settings = ClaimSettings { hand_over: Some(5 * SECOND), ..ClaimSettings::default() };
+    let let_go = |holder: &str| ClaimRecord { lease: LET_GO, ..clock.record(holder, 0.0, 3) };
+    for (second, found, taken) in [
+        (1.0, Some(let_go("b")), None),
+        // Nobody did: somebody must.
+        (5.0, Some(let_go("b")), Some(4)),
+        (1.0, Some(let_go("a")), Some(4)),
+        (1.0, None, Some(0)),
+    ] {
+        let mut a = Candidate::new("a".into(), settings, ClaimState::Standby, clock.0);
+        a.on_read(found.clone().map(|record| stored(record, "1")), clock.at(second).mono);
+        let next = a.next(clock.at(second));
+        assert_eq!(takes(&next), taken, "{second} {found:?}");
+        if taken.is_none() {
+            assert_eq!(next, Next::Wait(clock.at(second + 2.0).mono), "it looks again, and no later than it may");
+        }
+    }
+    let mut a = Candidate::new("a".into(), settings, ClaimState::Standby, clock.0);
+    a.on_read(Some(stored(let_go("b"), "1")), clock.at(4.0).mono);
+    assert_eq!(a.next(clock.at(4.0)), Next::Wait(clock.at(5.0).mono));
+}
+
+#[test]
 fn a_take_is_against_the_version_that_was_read() {
     let clock = Clock::new();
     let looks = [(0.0, Some(clock.record("b", 0.0, 7))), (15.0, Some(clock.record("b", 0.0, 7)))];

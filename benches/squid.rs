@@ -45,8 +45,7 @@ impl Squid {
         let file = dir.path().join("squid.conf");
         std::fs::write(&file, configuration)?;
         let child = Command::new(binary)
-            .arg("-N")
-            .arg("-f")
+            .args(["-N", "-n", &format!("bench{port}"), "-f"])
             .arg(&file)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -22,6 +22,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::program;
+use crate::squids::service_name;
 
 /// Ends with its test, and its Squids with it.
 pub(crate) struct Kubelet(JoinHandle<()>);
@@ -210,7 +211,7 @@ async fn contents(client: &Client, namespace: &str, volume: &Volume) -> Option<V
 
 fn run(conf: &Path) -> Child {
     Command::new(program("squid").unwrap())
-        .args(["-N", "-d", "1", "-f"])
+        .args(["-N", "-d", "1", "-n", &service_name(conf), "-f"])
         .arg(conf)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

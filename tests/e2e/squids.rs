@@ -31,6 +31,13 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
+/// For `-n`, out of the folder that is this Squid's alone: its shared memory is named by it, and two that come up or end at
+/// once under one name take it from each other.
+pub(crate) fn service_name(conf: &Path) -> String {
+    let folder = conf.parent().unwrap().file_name().unwrap().to_string_lossy();
+    folder.chars().filter(char::is_ascii_alphanumeric).collect()
+}
+
 /// A Squid of the test's own, for Proxies that somebody else runs.
 pub(crate) struct OwnSquid {
     pub(crate) port: u16,
@@ -79,7 +86,8 @@ impl OwnSquid {
         fs::write(&file, configuration).unwrap();
         let log = fs::File::create(dir.path().join("out.log")).unwrap();
         let child = Command::new(binary)
-            .args(["-N".as_ref(), "-f".as_ref(), file.as_os_str()])
+            .args(["-N", "-n", &service_name(&file), "-f"])
+            .arg(&file)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

@@ -15,7 +15,9 @@ use super::*;
 pub(crate) fn squid(rules: &str) -> Option<Proxy> {
     Proxy::start("squid", |dir, port| {
         let file = dir.join("proxy.conf");
-        let arguments = vec!["-N".to_owned(), "-f".to_owned(), file.display().to_string()];
+        // Its shared memory is named by `-n`.
+        let arguments =
+            ["-N", "-n", &format!("probe{port}"), "-f", &file.display().to_string()].map(str::to_owned).to_vec();
         let configuration = format!(
             "http_port 127.0.0.1:{port}\n\
              pid_filename none\naccess_log none\ncache_log /dev/null\ncoredump_dir none\n\

@@ -190,7 +190,7 @@ fn resident(name: &str) -> Desired {
     let mut desired = managed(name, "lab");
     desired.check.interval = INTERVAL;
     desired.check.timeout = INTERVAL;
-    desired.attributes = Arc::new(Attributes::from([("tier".into(), "lab".into())]));
+    desired.attributes = Arc::new(Attributes::from_iter([("tier".into(), "lab".into())]));
     desired
 }
 
@@ -268,7 +268,7 @@ async fn grants(world: Arc<World>, samples: Samples, stop: Instant) -> Result<()
     while Instant::now() < stop {
         ticks.tick().await;
         let ask = Ask {
-            selectors: vec![Attributes::from([("tier".into(), "lab".into())])],
+            selectors: vec![Attributes::from_iter([("tier".into(), "lab".into())])],
             target: None,
             ttl: Duration::from_secs(60),
             owner: None,

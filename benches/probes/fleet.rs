@@ -30,7 +30,7 @@ pub fn external(n: usize, endpoint: Endpoint, check: HealthCheck) -> Result<Desi
         uid: Uid::parse(&uuid::Uuid::new_v4().to_string())?,
         generation: 1,
         flavor: Flavor::External(External { endpoint, credentials: None }),
-        attributes: Arc::new(Attributes::from([("tier".into(), "dc".into()), ("region".into(), "eu".into())])),
+        attributes: Arc::new(Attributes::from_iter([("tier".into(), "dc".into()), ("region".into(), "eu".into())])),
         max_leases: 1,
         check,
         recreate_after: None,

@@ -189,6 +189,10 @@ pub(super) fn owner(given: &str) -> Result<Arc<str>, BadField> {
     Ok(given.into())
 }
 
+fn as_map<S: serde::Serializer>(attributes: &Attributes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(attributes.iter())
+}
+
 fn selector(field: &str, given: &BTreeMap<String, String>) -> Result<Attributes, BadField> {
     at_most(field, given.len(), MAX_ATTRIBUTES)?;
     let mut selector = Attributes::new();
@@ -247,7 +251,8 @@ pub(super) struct LeaseBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     drain_by: Option<String>,
     pub(super) proxy: ProxyPart,
-    attributes: BTreeMap<Arc<str>, Arc<str>>,
+    #[serde(serialize_with = "as_map")]
+    attributes: Arc<Attributes>,
     exit_ip: Option<Arc<str>>,
     target: Option<String>,
     owner: Option<Arc<str>>,
@@ -305,7 +310,7 @@ impl LeaseBody {
                 username,
                 password,
             },
-            attributes: (*offer.attributes).clone(),
+            attributes: offer.attributes.clone(),
             exit_ip: offer.exit_ip.clone(),
             target: lease.target.as_ref().map(ToString::to_string),
             owner: lease.owner.clone(),
@@ -345,7 +350,8 @@ pub(super) struct ProxyBody {
     provider: Option<String>,
     host: Option<String>,
     endpoint: Option<Arc<str>>,
-    attributes: BTreeMap<Arc<str>, Arc<str>>,
+    #[serde(serialize_with = "as_map")]
+    attributes: Arc<Attributes>,
     max_leases: u32,
     leases: usize,
     /// For so many targets it rests; for all others it may be leased.
@@ -378,7 +384,7 @@ impl ProxyBody {
             provider: row.provider.as_ref().map(ToString::to_string),
             host: row.host.as_ref().map(ToString::to_string),
             endpoint: row.status.endpoint.clone(),
-            attributes: (*row.attributes).clone(),
+            attributes: row.attributes.clone(),
             max_leases: row.max_leases,
             leases: book.map_or(0, |view| view.leases),
             cooling_targets: book.map_or(0, |view| view.cooling_targets),

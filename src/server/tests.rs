@@ -239,7 +239,7 @@ fn offer(tier: &str, at: usize, capacity: u32) -> Offer {
         uid: Uid::parse(&format!("uid-{tier}-{at}")).unwrap(),
         endpoint: Endpoint { scheme: Scheme::Http, host: host.as_str().into(), port: 3128 },
         credentials: Some(Credentials { username: "u:1".into(), password: Arc::new(SECRET.into()) }),
-        attributes: Arc::new(Attributes::from([("tier".into(), tier.into())])),
+        attributes: Arc::new(Attributes::from_iter([("tier".into(), tier.into())])),
         capacity,
         domain: host.into(),
         exit_ip: Some("203.0.113.9".into()),

@@ -2,16 +2,17 @@
 //!
 //! Made only by `crd/accept.rs` (and builders in tests); everything behind it may rely on what the types say.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use litemap::LiteMap;
 use url::Url;
 
 use super::id::{HostName, ProviderName, ProxyKey, Uid};
 
-/// Labels of the leasing world. Keys and values are shared strings: thousands of Proxies carry the same few.
-pub type Attributes = BTreeMap<Arc<str>, Arc<str>>;
+/// Labels of the leasing world, in order of key. Keys and values are shared strings, as thousands of Proxies carry the same
+/// few; most have two or three, which a sorted list keeps in a third of what a tree takes.
+pub type Attributes = LiteMap<Arc<str>, Arc<str>>;
 
 /// One object's wish, immutable once accepted; a change makes a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(*new, told, "nothing of the news is lost");
         assert!(Arc::ptr_eq(&new.attributes, &old.attributes));
 
-        told.attributes = Arc::new(Attributes::from([("tier".into(), "home".into())]));
+        told.attributes = Arc::new(Attributes::from_iter([("tier".into(), "home".into())]));
         assert_eq!(*Arc::new(told.clone()).sharing(&old), told);
     }
 }

@@ -33,7 +33,7 @@ fn desired(name: &str, flavor: Flavor) -> Desired {
         uid: Uid::parse(&format!("uid-{name}")).expect("a valid uid"),
         generation: 1,
         flavor,
-        attributes: Arc::new(Attributes::from([("tier".into(), "dc".into()), ("name".into(), name.into())])),
+        attributes: Arc::new(Attributes::from_iter([("tier".into(), "dc".into()), ("name".into(), name.into())])),
         max_leases: 1,
         check: HealthCheck::default(),
         recreate_after: None,
@@ -85,7 +85,7 @@ pub fn any() -> Ask {
 
 /// One lease of this Proxy: each has its name as an attribute.
 pub fn only(name: &str) -> Ask {
-    Ask { selectors: vec![Attributes::from([("name".into(), name.into())])], ..any() }
+    Ask { selectors: vec![Attributes::from_iter([("name".into(), name.into())])], ..any() }
 }
 
 pub fn key(name: &str) -> ProxyKey {

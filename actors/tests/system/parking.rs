@@ -115,7 +115,9 @@ async fn a_change_wakes_a_parked_proxy_and_it_goes_on_with_its_instance() {
     world.curse(PATH, 0);
     pass(MINUTE).await;
     assert!(is_parked(&world), "an echo of our own status is not a change");
-    world.store.edit("px-1", |desired| desired.attributes = Arc::new([(Arc::from("tier"), Arc::from("b"))].into()));
+    world.store.edit("px-1", |desired| {
+        desired.attributes = Arc::new([(Arc::from("tier"), Arc::from("b"))].into_iter().collect());
+    });
     world.ready("px-1").await;
     assert_eq!(world.host("hv1").instance_id("px-1"), before);
     assert!(!is_parked(&world));

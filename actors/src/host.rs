@@ -243,13 +243,13 @@ impl Host {
     fn start_list(&mut self, ctx: &mut Ctx<HostMsg>) {
         self.listing = Listing::Running;
         let backend = self.backend.clone();
-        let operator = self.args.operator.clone();
+        let (operator, entry) = (self.args.operator.clone(), self.args.provider.clone());
         let listed = ctx.tell(HostMsg::Listed);
         let deadline = ctx.now().mono + list_deadline(self.args.list_interval);
         ctx.start(work(
             "op/list",
             deadline,
-            async move { backend.list(&operator).await },
+            async move { backend.list(&operator, Some(&entry)).await },
             Reply::new(move |done| listed.send(done), || Done::Lost),
         ));
     }

@@ -82,7 +82,7 @@ pub struct Rejected {
 ///   second instance. It may return before the instance runs.
 /// - `delete` is idempotent, resumable at every step, and works without a preceding `get`.
 /// - A foreign instance of our name is `NameConflict` (permanent) and is never touched.
-/// - `list` is complete for this operator id on this host, or an error.
+/// - `list` is complete for this operator id on this host, or an error. It may lag behind `create` and `delete`.
 ///
 /// The conformance suite (`testkit::conformance`) checks them.
 #[async_trait]
@@ -94,8 +94,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Removes the instance and all that was made for it. `Ok` means that the removal is done or under way in the
     /// backend; only a later `get` that answers `NotFound` means gone.
     async fn delete(&self, mark: &OwnerMark) -> Result<(), OpError>;
-    /// All instances of this operator on this host.
-    async fn list(&self, operator: &OperatorId) -> Result<Vec<Listed>, OpError>;
+    /// All instances of this operator on this host: of one entry, or of every entry that ever made some in this backend,
+    /// also of those that are no longer configured. The sweep asks for the latter, and may then `delete` any of them.
+    async fn list(&self, operator: &OperatorId, entry: Option<&ProviderName>) -> Result<Vec<Listed>, OpError>;
     /// Whether this host can do its work. Uses nothing that operations wait for.
     async fn check(&self) -> Result<(), OpError>;
 }
@@ -119,6 +120,9 @@ pub struct ProviderEntry {
     pub kind: &'static str,
     /// Changes when the entry's configuration does.
     pub revision: u64,
+    /// Entries with the same text here see each other's instances in a list of the whole backend: a namespace, a
+    /// directory, a project. An orphan of an entry that is no longer configured is theirs to sweep.
+    pub backend: Arc<str>,
     pub hosts: Vec<HostEntry>,
     /// How long after an effect that was not seen a look at the backend counts as clean.
     pub settle: Duration,
@@ -216,10 +220,20 @@ pub trait Records: Send + Sync + 'static {
     async fn annotate_drain(&self, key: &ProxyKey, uid: &Uid, drain: bool) -> Result<(), OpError>;
     /// Writes the health of one provider entry.
     async fn write_provider_health(&self, health: &ProviderHealth, mandate: &Mandate) -> Result<(), OpError>;
-    /// Removes the health of an entry that is no longer configured.
-    async fn remove_provider_health(&self, entry: &ProviderName) -> Result<(), OpError>;
+    /// Removes the health of an entry that is no longer configured. One that is not ours is left alone.
+    async fn remove_provider_health(&self, entry: &ProviderName, mandate: &Mandate) -> Result<(), OpError>;
+    /// The healths that are there now, in any order.
+    async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError>;
     /// A live look: does an object with this uid exist? Asked right before an orphan is deleted.
     async fn owner_exists(&self, key: &ProxyKey, uid: &Uid) -> Result<bool, OpError>;
+}
+
+/// A ProviderHealth object that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundHealth {
+    pub entry: ProviderName,
+    /// Else somebody else made it, for purposes of their own: it is never written and never removed.
+    pub is_ours: bool,
 }
 
 /// What we tell of one provider entry.

@@ -296,7 +296,7 @@ impl Writer {
             match content {
                 Content::Status(key, uid, status) => records.write_status(&key, &uid, &status, &mandate).await,
                 Content::Health(health) => records.write_provider_health(&health, &mandate).await,
-                Content::NoHealth(entry) => records.remove_provider_health(&entry).await,
+                Content::NoHealth(entry) => records.remove_provider_health(&entry, &mandate).await,
             }
         };
         let ended = ctx.tell(move |done| RecordsMsg::Ended(slot.clone(), done));

@@ -15,7 +15,7 @@ use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::Status;
 use egress_actors::operator::{OperatorSettings, Ports};
 use egress_actors::ports::{
-    Applied, Event, EventSink, Mandate, Prober, ProviderHealth, ProxySource, Records, Secrets, SourceEvent,
+    Applied, Event, EventSink, FoundHealth, Mandate, Prober, ProviderHealth, ProxySource, Records, Secrets, SourceEvent,
 };
 use egress_actors::proxy::Deadlines;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -122,8 +122,12 @@ impl Records for Nothing {
         Ok(())
     }
 
-    async fn remove_provider_health(&self, _: &ProviderName) -> Result<(), OpError> {
+    async fn remove_provider_health(&self, _: &ProviderName, _: &Mandate) -> Result<(), OpError> {
         Ok(())
+    }
+
+    async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError> {
+        Ok(Vec::new())
     }
 
     async fn owner_exists(&self, _: &ProxyKey, _: &Uid) -> Result<bool, OpError> {

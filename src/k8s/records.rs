@@ -13,8 +13,8 @@ use egress_actors::domain::error::{Class, OpError};
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::Status;
-use egress_actors::ports::{Mandate, ProviderHealth, Records};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use egress_actors::ports::{FoundHealth, Mandate, ProviderHealth, Records};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, PartialObjectMeta};
 use kube::{Api, Client, Resource as _};
 use serde_json::{Value, json};
@@ -318,8 +318,16 @@ impl Records for ClusterRecords {
         Ok(())
     }
 
-    async fn remove_provider_health(&self, entry: &ProviderName) -> Result<(), OpError> {
+    async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError> {
+        let listed =
+            failure::call("list ProviderHealths", self.healths().list_metadata(&ListParams::default())).await?;
+        let names = listed.items.into_iter().filter_map(|found| ProviderName::parse(&found.metadata.name?).ok());
+        Ok(names.map(|entry| FoundHealth { entry, is_ours: true }).collect())
+    }
+
+    async fn remove_provider_health(&self, entry: &ProviderName, mandate: &Mandate) -> Result<(), OpError> {
         let healths = self.healths();
+        mandate.stands()?;
         let params = DeleteParams::default();
         self.healths_seen.forget(entry);
         let gone = healths.delete(entry.as_str(), &params);

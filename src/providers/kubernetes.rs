@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use egress_actors::domain::error::OpError;
-use egress_actors::domain::id::OperatorId;
+use egress_actors::domain::id::{OperatorId, ProviderName};
 use egress_actors::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
 use egress_actors::ports::Backend;
 
@@ -95,8 +95,8 @@ impl Backend for KubernetesBackend {
         delete::delete(&self.site, mark).await
     }
 
-    async fn list(&self, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
-        look::list(&self.site, operator).await
+    async fn list(&self, operator: &OperatorId, entry: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
+        look::list(&self.site, operator, entry).await
     }
 
     async fn check(&self) -> Result<(), OpError> {

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use egress_actors::domain::error::OpError;
-use egress_actors::domain::id::{OperatorId, Uid};
+use egress_actors::domain::id::{OperatorId, ProviderName, Uid};
 use egress_actors::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
 use egress_actors::ports::Backend;
 
@@ -137,8 +137,8 @@ impl Backend for ProcessBackend {
         delete::delete(&self.site, mark).await
     }
 
-    async fn list(&self, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
-        list::list(&self.site, operator).await
+    async fn list(&self, operator: &OperatorId, entry: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
+        list::list(&self.site, operator, entry).await
     }
 
     async fn check(&self) -> Result<(), OpError> {

@@ -35,6 +35,7 @@ impl Opener {
                     name: process.name.clone(),
                     kind: "process",
                     revision: entry.revision(),
+                    backend: format!("process/{}", self.state_dir.display()).into(),
                     hosts: vec![HostEntry {
                         // An entry without hosts has one, named like itself.
                         name: HostName::parse(process.name.as_str()).expect("both names have the same pattern"),
@@ -54,6 +55,7 @@ impl Opener {
                     name: pods.name.clone(),
                     kind: "kubernetes",
                     revision: entry.revision(),
+                    backend: format!("kubernetes/{}", pods.namespace).into(),
                     hosts: vec![HostEntry {
                         name: HostName::parse(pods.name.as_str()).expect("both names have the same pattern"),
                         capacity: None,

@@ -362,7 +362,7 @@ mod tests {
         async fn delete(&self, _: &OwnerMark) -> Result<(), OpError> {
             panic!("asked to delete")
         }
-        async fn list(&self, _: &OperatorId) -> Result<Vec<Listed>, OpError> {
+        async fn list(&self, _: &OperatorId, _: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
             panic!("asked to list")
         }
         async fn check(&self) -> Result<(), OpError> {
@@ -384,6 +384,7 @@ mod tests {
                 name,
                 kind: "process",
                 revision: 1,
+                backend: "process".into(),
                 hosts: vec![host("a"), host("b")],
                 settle: Duration::ZERO,
                 address_timeout: Duration::ZERO,

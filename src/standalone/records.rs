@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::status::Status;
-use egress_actors::ports::{Mandate, ProviderHealth, ProxySource, Records, SourceEvent};
+use egress_actors::ports::{FoundHealth, Mandate, ProviderHealth, ProxySource, Records, SourceEvent};
 use futures::stream::BoxStream;
 use tokio::sync::oneshot;
 
@@ -77,9 +77,14 @@ impl Records for StoreRecords {
         Ok(())
     }
 
-    async fn remove_provider_health(&self, entry: &ProviderName) -> Result<(), OpError> {
+    async fn remove_provider_health(&self, entry: &ProviderName, _: &Mandate) -> Result<(), OpError> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).remove(entry);
         Ok(())
+    }
+
+    async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError> {
+        let known = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(known.keys().map(|entry| FoundHealth { entry: entry.clone(), is_ours: true }).collect())
     }
 
     async fn owner_exists(&self, key: &ProxyKey, uid: &Uid) -> Result<bool, OpError> {

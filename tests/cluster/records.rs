@@ -161,7 +161,7 @@ async fn the_health_of_a_provider_that_was_held_up_on_its_way_undoes_nothing_of_
     assert_eq!(overtaken.class, Class::Transient, "{overtaken}");
     // The caller comes again, and asks first.
     rig.records.write_provider_health(&health("process"), &always).await.unwrap();
-    rig.records.remove_provider_health(&entry).await.unwrap();
+    rig.records.remove_provider_health(&entry, &Mandate::always()).await.unwrap();
     eventually("it is gone", async || all.get_opt(entry.as_str()).await.unwrap().is_none().then_some(())).await;
     rig.records.write_provider_health(&health("process"), &always).await.unwrap();
 }

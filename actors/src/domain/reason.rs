@@ -78,6 +78,13 @@ reasons! {
     EffectUnknown,
     /// The operator does not lead, or cannot prove that it does.
     NotLeading,
+    // Sweep
+    /// An instance of ours without a Proxy was found; the message says what becomes of it.
+    OrphanFound,
+    /// An instance of ours without a Proxy was deleted.
+    OrphanDeleted,
+    /// An instance without a Proxy could not be deleted.
+    OrphanNotDeleted,
     // Operations
     NotFound,
     Cancelled,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::world::lock;
 use crate::domain::desired::{Endpoint, Scheme};
 use crate::domain::error::OpError;
-use crate::domain::id::{OperatorId, Uid};
+use crate::domain::id::{OperatorId, ProviderName, Uid};
 use crate::domain::instance::{Instance, InstanceSpec, InstanceState, Listed, OwnerMark};
 use crate::ports::Backend;
 
@@ -206,10 +206,12 @@ impl Backend for ScriptedHost {
         self.answer("delete", &mark.uid, move || drop(lock(&instances).remove(&uid))).await
     }
 
-    async fn list(&self, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
+    async fn list(&self, operator: &OperatorId, entry: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
         self.answer("list", &uid_of("all"), || ()).await?;
         let instances = lock(&self.instances);
-        let ours = instances.values().filter(|(mark, _)| mark.operator == *operator);
+        let is_asked_for =
+            |mark: &OwnerMark| mark.operator == *operator && entry.is_none_or(|entry| mark.entry == *entry);
+        let ours = instances.values().filter(|(mark, _)| is_asked_for(mark));
         Ok(ours.map(|(mark, instance)| Listed { mark: mark.clone(), instance: instance.clone() }).collect())
     }
 

@@ -204,7 +204,7 @@ async fn exactly_one(rig: &dyn ConformanceRig, mark: &OwnerMark) {
 
 /// The rows of this mark in a list of its operator.
 async fn rows(rig: &dyn ConformanceRig, operator: &OperatorId, mark: &OwnerMark) -> Vec<Instance> {
-    let list = rig.backend().list(operator).await.expect("a list of a well host");
+    let list = rig.backend().list(operator, Some(&mark.entry)).await.expect("a list of a well host");
     list.into_iter().filter(|row| row.mark == *mark).map(|row| row.instance).collect()
 }
 

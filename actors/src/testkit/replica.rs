@@ -15,7 +15,7 @@ use crate::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use crate::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
 use crate::domain::reason::Reason;
 use crate::domain::status::Status;
-use crate::ports::{Backend, Candidacy, ClaimStore, Claimed, Mandate, ProviderHealth, Records};
+use crate::ports::{Backend, Candidacy, ClaimStore, Claimed, FoundHealth, Mandate, ProviderHealth, Records};
 
 /// How an API server is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,9 +220,13 @@ impl Records for LinedStore {
         self.0.write_provider_health(health, mandate).await
     }
 
-    async fn remove_provider_health(&self, entry: &ProviderName) -> Result<(), OpError> {
+    async fn remove_provider_health(&self, entry: &ProviderName, mandate: &Mandate) -> Result<(), OpError> {
         self.1.write("health").await?;
-        self.0.remove_provider_health(entry).await
+        self.0.remove_provider_health(entry, mandate).await
+    }
+
+    async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError> {
+        self.0.list_provider_healths().await
     }
 
     async fn owner_exists(&self, key: &ProxyKey, uid: &Uid) -> Result<bool, OpError> {
@@ -251,9 +255,9 @@ impl Backend for LinedHost {
         self.0.delete(mark).await
     }
 
-    async fn list(&self, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
+    async fn list(&self, operator: &OperatorId, entry: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
         self.1.call("list");
-        self.0.list(operator).await
+        self.0.list(operator, entry).await
     }
 
     async fn check(&self) -> Result<(), OpError> {

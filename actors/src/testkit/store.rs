@@ -15,7 +15,7 @@ use crate::domain::desired::Desired;
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use crate::domain::status::{Phase, Status};
-use crate::ports::{Applied, Mandate, ProviderHealth, ProxySource, Records, Rejected, SourceEvent};
+use crate::ports::{Applied, FoundHealth, Mandate, ProviderHealth, ProxySource, Records, Rejected, SourceEvent};
 
 #[derive(Debug, Clone)]
 struct Object {
@@ -312,10 +312,15 @@ impl Records for Store {
         Ok(())
     }
 
-    async fn remove_provider_health(&self, entry: &ProviderName) -> Result<(), OpError> {
+    async fn remove_provider_health(&self, entry: &ProviderName, _: &Mandate) -> Result<(), OpError> {
         self.write("health")?;
         lock(&self.health).remove(entry);
         Ok(())
+    }
+
+    async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError> {
+        let healths = lock(&self.health);
+        Ok(healths.keys().map(|entry| FoundHealth { entry: entry.clone(), is_ours: true }).collect())
     }
 
     async fn owner_exists(&self, key: &ProxyKey, uid: &Uid) -> Result<bool, OpError> {

@@ -93,6 +93,7 @@ impl World {
                 name: ProviderName::parse(name).expect("a valid provider name"),
                 kind: "scripted",
                 revision: 1,
+                backend: format!("scripted/{name}").into(),
                 hosts: members
                     .iter()
                     .map(|(host, capacity)| {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use egress_actors::domain::error::OpError;
-use egress_actors::domain::id::{OperatorId, Uid};
+use egress_actors::domain::id::{OperatorId, ProviderName, Uid};
 use egress_actors::domain::instance::{Credentials, Instance, Listed, OwnerMark};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -43,7 +43,7 @@ fn is_of_one(secret: &Secret, pod: &Pod) -> bool {
     mark::owner(&secret.metadata).is_some_and(|owner| mark::owner(&pod.metadata) == Some(owner))
 }
 
-pub(super) async fn list(site: &Site, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
+pub(super) async fn list(site: &Site, operator: &OperatorId, _: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
     let calls = Calls::of(site).await?;
     let entry = &site.entry;
     let selector = mark::selector(operator, &entry.name);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use egress_actors::domain::error::OpError;
-use egress_actors::domain::id::OperatorId;
+use egress_actors::domain::id::{OperatorId, ProviderName};
 use egress_actors::domain::instance::Listed;
 use egress_actors::domain::reason::Reason;
 
@@ -12,7 +12,11 @@ use super::evidence::{self, Listeners};
 use super::mark::OwnerFile;
 use super::{Site, get, steps};
 
-pub(super) async fn list(site: &Arc<Site>, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
+pub(super) async fn list(
+    site: &Arc<Site>,
+    operator: &OperatorId,
+    _: Option<&ProviderName>,
+) -> Result<Vec<Listed>, OpError> {
     let operator = operator.clone();
     steps::look(site, "listing the instances", move |site| look(site, &operator)).await
 }

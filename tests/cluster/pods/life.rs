@@ -94,7 +94,7 @@ async fn what_is_wrong_with_a_pod_is_told_by_get_and_list_in_the_same_words() {
         let complaint = got.complaint.clone().unwrap();
         assert_eq!((got.state, complaint.reason), (state, reason), "{got:?}");
         assert!(complaint.detail.contains(words), "{got:?}");
-        let list = backend.list(&spec.mark.operator).await.unwrap();
+        let list = backend.list(&spec.mark.operator, Some(&spec.mark.entry)).await.unwrap();
         assert_eq!(list.into_iter().map(|row| row.instance).collect::<Vec<_>>(), [got]);
     }
 }
@@ -165,11 +165,11 @@ async fn a_list_of_many_is_complete_and_only_of_this_operator_and_entry() {
         async move { api.create(&PostParams::default(), &copy).await.unwrap() }
     };
     futures::future::join_all(config_maps.into_iter().map(create)).await;
-    let list = rig.backend().list(&sample.mark.operator).await.unwrap();
+    let list = rig.backend().list(&sample.mark.operator, Some(&sample.mark.entry)).await.unwrap();
     assert_eq!(list.len(), 621);
     assert_eq!(list.iter().filter(|row| row.instance.state == InstanceState::Stopped).count(), 620);
     let mut other = rig.entry.clone();
     other.name = ProviderName::parse("other").unwrap();
     let other = KubernetesBackend::new(other, Cluster::of(rig.client.clone(), None), Vec::new());
-    assert!(other.list(&sample.mark.operator).await.unwrap().is_empty());
+    assert!(other.list(&sample.mark.operator, Some(&sample.mark.entry)).await.unwrap().is_empty());
 }

@@ -49,7 +49,14 @@ async fn a_pod_without_a_mark_is_a_conflict_and_stays() {
     for error in [backend.create(&spec).await.unwrap_err(), backend.delete(&spec.mark).await.unwrap_err()] {
         assert_eq!((error.class, error.reason), (Class::Permanent, Reason::NameConflict), "{error}");
     }
-    assert!(backend.list(&spec.mark.operator).await.unwrap().iter().all(|row| row.mark != spec.mark));
+    assert!(
+        backend
+            .list(&spec.mark.operator, Some(&spec.mark.entry))
+            .await
+            .unwrap()
+            .iter()
+            .all(|row| row.mark != spec.mark)
+    );
     assert_eq!(rig.pods().get(&name(&spec.mark)).await.unwrap().uid(), made.uid());
 }
 
@@ -87,7 +94,7 @@ async fn with_the_documented_rights_and_no_more_everything_works() {
     backend.create(&spec).await.unwrap();
     backend.create(&spec).await.unwrap();
     backend.get(&spec.mark).await.unwrap();
-    assert_eq!(backend.list(&spec.mark.operator).await.unwrap().len(), 1);
+    assert_eq!(backend.list(&spec.mark.operator, Some(&spec.mark.entry)).await.unwrap().len(), 1);
     eventually("it is gone", async || {
         backend.delete(&spec.mark).await.unwrap();
         backend.get(&spec.mark).await.err().filter(|error| error.class == Class::NotFound)
@@ -165,7 +172,7 @@ async fn an_api_server_that_does_not_answer_frees_its_callers_and_proves_nothing
     };
     backend.check().await.unwrap();
     plane.api.freeze();
-    let (got, listed) = tokio::join!(backend.get(&mark), backend.list(&mark.operator));
+    let (got, listed) = tokio::join!(backend.get(&mark), backend.list(&mark.operator, Some(&mark.entry)));
     for error in [got.unwrap_err(), listed.unwrap_err()] {
         assert_eq!((error.class, error.reason), (Class::Transient, Reason::Timeout), "{error}");
     }

@@ -153,9 +153,12 @@ impl Backend for Rig {
         Ok(())
     }
 
-    async fn list(&self, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
+    async fn list(&self, operator: &OperatorId, entry: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
         let things = self.things(|all| all.clone());
-        let ours = |mark: &OwnerMark| mark.operator == *operator || self.0.fault == Fault::ListsForeign;
+        let ours = |mark: &OwnerMark| {
+            let is_asked_for = mark.operator == *operator && entry.is_none_or(|entry| mark.entry == *entry);
+            is_asked_for || self.0.fault == Fault::ListsForeign
+        };
         Ok(things
             .iter()
             .filter_map(|thing| Some((thing.owner.clone().filter(ours)?, thing)))

@@ -23,7 +23,7 @@ async fn a_killed_squid_is_stopped_leaves_no_zombie_and_is_started_again_with_it
     })
     .await;
     assert!(!Path::new(&format!("/proc/{pid}")).exists(), "a zombie is left");
-    let listed = rig.process().list(&mark.operator).await.expect("a list");
+    let listed = rig.process().list(&mark.operator, Some(&mark.entry)).await.expect("a list");
     assert_eq!(listed.iter().map(|row| row.instance.state).collect::<Vec<_>>(), [InstanceState::Stopped]);
 
     let after = rig.process().create(&rig.spec(&mark)).await.expect("a create");
@@ -56,7 +56,7 @@ async fn another_operator_process_adopts_what_runs() {
     let again = rig.process();
     assert_eq!(again.get(&mark).await.expect("an instance"), before);
     assert_eq!(again.create(&rig.spec(&mark)).await.expect("a create"), before);
-    assert_eq!(again.list(&mark.operator).await.expect("a list")[0].instance, before);
+    assert_eq!(again.list(&mark.operator, Some(&mark.entry)).await.expect("a list")[0].instance, before);
     assert_eq!(rig.pid(&mark), pid);
     again.delete(&mark).await.expect("a delete");
     assert_eq!(rig.count(&mark).await, 0);
@@ -154,7 +154,7 @@ async fn long_logs_are_cut_by_a_list_and_written_on() {
     assert!(length() > 0, "squid does not write to its log");
     let mut long = fs::OpenOptions::new().append(true).open(&log).expect("a log");
     std::io::Write::write_all(&mut long, &vec![b'x'; 1024 * 1024 + 1]).expect("space");
-    rig.process().list(&mark.operator).await.expect("a list");
+    rig.process().list(&mark.operator, Some(&mark.entry)).await.expect("a list");
     assert_eq!(length(), 0);
     kill(rig.pid(&mark), Signal::TERM);
     eventually("squid writes on at the new end", || async {

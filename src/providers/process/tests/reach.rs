@@ -92,7 +92,7 @@ async fn a_squid_that_runs_with_an_older_configuration_says_so_until_it_is_made_
     let seen = rig.process().get(&mark).await.expect("an instance");
     let outdated = seen.outdated.clone().expect("narrowed, and not applied");
     assert!(outdated.contains("still reaches 10.1.0.0/16"), "{outdated}");
-    let listed = rig.process().list(&mark.operator).await.expect("a list");
+    let listed = rig.process().list(&mark.operator, Some(&mark.entry)).await.expect("a list");
     assert_eq!(listed[0].instance, seen, "by the list, too");
 
     rig.process().delete(&mark).await.expect("a delete");

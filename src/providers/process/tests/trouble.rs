@@ -27,7 +27,7 @@ async fn a_missing_squid_is_permanent_and_names_the_path_and_the_package() {
     assert_told(rig.process().check().await, Class::Permanent, Reason::BinaryMissing, &told);
     // What cannot be made can be looked at, listed and deleted.
     assert_eq!(rig.count(&mark).await, 0);
-    assert!(rig.process().list(&mark.operator).await.expect("a list").is_empty());
+    assert!(rig.process().list(&mark.operator, Some(&mark.entry)).await.expect("a list").is_empty());
     rig.process().delete(&mark).await.expect("a delete");
 }
 
@@ -163,7 +163,7 @@ async fn a_folder_without_a_mark_is_not_ours_unless_it_is_empty() {
     fs::write(folder.join("thesis.txt"), "years of work").expect("a file");
     assert_told(rig.process().create(&rig.spec(&mark)).await, Class::Permanent, Reason::NameConflict, &["owner mark"]);
     assert_told(rig.process().delete(&mark).await, Class::Permanent, Reason::NameConflict, &["owner mark"]);
-    assert!(rig.process().list(&mark.operator).await.expect("a list").is_empty());
+    assert!(rig.process().list(&mark.operator, Some(&mark.entry)).await.expect("a list").is_empty());
     assert_eq!(fs::read_to_string(folder.join("thesis.txt")).expect("still there"), "years of work");
 
     fs::remove_file(folder.join("thesis.txt")).expect("a file");
@@ -179,7 +179,12 @@ async fn a_damaged_mark_makes_the_list_an_error_that_names_it() {
     for damaged in ["", "{}", "{\"operator\":", "\0"] {
         fs::write(&path, damaged).expect("a file");
         let named = path.to_string_lossy().into_owned();
-        assert_told(rig.process().list(&mark.operator).await, Class::Transient, Reason::Internal, &[&named]);
+        assert_told(
+            rig.process().list(&mark.operator, Some(&mark.entry)).await,
+            Class::Transient,
+            Reason::Internal,
+            &[&named],
+        );
         assert_told(rig.process().get(&mark).await, Class::Transient, Reason::Internal, &[&named]);
         assert_told(rig.process().delete(&mark).await, Class::Transient, Reason::Internal, &[&named]);
         assert_eq!(rig.children(&mark).len(), 1, "something was ended without a mark");
@@ -188,7 +193,12 @@ async fn a_damaged_mark_makes_the_list_an_error_that_names_it() {
 
     fs::remove_file(&path).expect("a file");
     let pid_is_named = "no owner mark";
-    assert_told(rig.process().list(&mark.operator).await, Class::Transient, Reason::Internal, &[pid_is_named]);
+    assert_told(
+        rig.process().list(&mark.operator, Some(&mark.entry)).await,
+        Class::Transient,
+        Reason::Internal,
+        &[pid_is_named],
+    );
 }
 
 #[tokio::test]
@@ -198,13 +208,23 @@ async fn a_state_directory_that_is_away_is_an_error_and_not_emptiness() {
     let base = rig.dir.path().join("process");
     let away = rig.dir.path().join("away");
     fs::rename(&base, &away).expect("a rename");
-    assert_told(rig.process().list(&mark.operator).await, Class::Transient, Reason::StorageNotFound, &["mounted"]);
+    assert_told(
+        rig.process().list(&mark.operator, Some(&mark.entry)).await,
+        Class::Transient,
+        Reason::StorageNotFound,
+        &["mounted"],
+    );
     fs::rename(&away, &base).expect("a rename");
-    assert_eq!(rig.process().list(&mark.operator).await.expect("a list").len(), 1);
+    assert_eq!(rig.process().list(&mark.operator, Some(&mark.entry)).await.expect("a list").len(), 1);
 
     let missing = ProcessBackend::new(rig.entry.clone(), &rig.dir.path().join("missing"), []);
     let told = ["missing"];
-    assert_told(missing.list(&mark.operator).await, Class::Transient, Reason::StorageNotFound, &told);
+    assert_told(
+        missing.list(&mark.operator, Some(&mark.entry)).await,
+        Class::Transient,
+        Reason::StorageNotFound,
+        &told,
+    );
     assert_told(missing.get(&mark).await, Class::Transient, Reason::StorageNotFound, &told);
     assert_told(missing.create(&rig.spec(&mark)).await, Class::Transient, Reason::StorageNotFound, &told);
     assert_told(missing.check().await, Class::Transient, Reason::StorageNotFound, &told);

@@ -242,33 +242,34 @@ pub struct Args {
     #[arg(long, env = "EGRESS_LEASE_JOURNAL", value_name = "FILE|none", help_heading = "Leases")]
     pub lease_journal: Option<LeaseJournal>,
 
-    /// How often backends are searched for instances of ours without a Proxy
-    #[arg(long, env = "EGRESS_GC_INTERVAL", value_name = "DURATION", default_value = "10m", value_parser = duration, help_heading = "Orphans (read, and not acted on in this version)")]
+    /// How often each provider host is searched for orphans: instances of this operator without a Proxy
+    ///
+    /// One is deleted only if two sweeps in a row found it, it is older than --gc-min-age, a live look finds no Proxy with
+    /// its uid, and the owner mark on it still is this operator's. Each is told by an event on the ProviderHealth.
+    #[arg(long, env = "EGRESS_GC_INTERVAL", value_name = "DURATION", default_value = "10m", value_parser = duration, help_heading = "Orphans")]
     pub gc_interval: Duration,
 
-    /// How old such an instance must be before it is deleted
-    #[arg(long, env = "EGRESS_GC_MIN_AGE", value_name = "DURATION", default_value = "15m", value_parser = duration, help_heading = "Orphans (read, and not acted on in this version)")]
+    /// How old an orphan must be before it is deleted
+    ///
+    /// By the backend's word; where it has none, since the operator first saw it.
+    #[arg(long, env = "EGRESS_GC_MIN_AGE", value_name = "DURATION", default_value = "15m", value_parser = duration, help_heading = "Orphans")]
     pub gc_min_age: Duration,
 
-    /// How many are deleted in one sweep at most; 0 is none
-    #[arg(
-        long,
-        env = "EGRESS_GC_MAX_DELETES",
-        value_name = "N",
-        default_value_t = 10,
-        help_heading = "Orphans (read, and not acted on in this version)"
-    )]
+    /// How many orphans of a provider entry are deleted in one --gc-interval at most; 0 is none
+    ///
+    /// The rest waits for the next sweeps; egress_gc_orphans and /admin/providers tell how many are left.
+    #[arg(long, env = "EGRESS_GC_MAX_DELETES", value_name = "N", default_value_t = 10, help_heading = "Orphans")]
     pub gc_max_deletes: u32,
 
-    /// Only tell what a sweep would delete
-    #[arg(long, env = "EGRESS_GC_DRY_RUN", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Orphans (read, and not acted on in this version)")]
+    /// Only tell which orphans would be deleted
+    #[arg(long, env = "EGRESS_GC_DRY_RUN", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Orphans")]
     pub gc_dry_run: bool,
 
     /// Sweep although only one namespace is watched
     ///
     /// With --proxy-namespace the operator cannot see the owners in other namespaces, so there is no sweep without this
     /// word. Give it only if no other namespace has Proxies of this operator id.
-    #[arg(long, env = "EGRESS_GC_ALLOW_NAMESPACED", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Orphans (read, and not acted on in this version)")]
+    #[arg(long, env = "EGRESS_GC_ALLOW_NAMESPACED", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Orphans")]
     pub gc_allow_namespaced: bool,
 
     /// json or text (default: text on a terminal, else json)

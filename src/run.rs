@@ -19,12 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use egress_actors::domain::plan::Settings;
+use egress_actors::domain::sweep::Terms;
 use egress_actors::kit::clock::Clock;
 use egress_actors::kit::supervisor::ChildSpec;
 use egress_actors::kit::task::{StopSignal, task};
 use egress_actors::kit::{Env, Exit};
 use egress_actors::operator::{Handles, Operator, OperatorSettings};
 use egress_actors::proxy::Deadlines;
+use egress_actors::sweep::SweepSettings;
 
 use self::world::World;
 use crate::args::LogFilter;
@@ -126,7 +128,13 @@ async fn supervise(
         Opening::probe_target(&config.health.target).into_iter().chain(config.echo_addr.map(Opening::echo)).collect();
     let opener = open::Opener { state_dir: world::state_dir(&config.mode)?, openings, cluster: world.pods()? };
     let entries = opener.open(&config.providers.entries);
-    let operator = Operator::wire(&env, &ports, entries, &settings(&config, &world, edge.clone()));
+    let settings = settings(&config, &world, edge.clone());
+    if settings.sweep.is_none() {
+        tracing::info!(
+            "no sweep for orphans: with --proxy-namespace their Proxies may be elsewhere; --gc-allow-namespaced allows it"
+        );
+    }
+    let operator = Operator::wire(&env, &ports, entries, &settings);
     let handles = operator.handles.clone();
 
     let ending = Arc::new(AtomicBool::new(false));
@@ -183,9 +191,30 @@ fn settings(config: &Config, world: &World, edge: tokio::runtime::Handle) -> Ope
         probe_target: config.health.target.clone(),
         max_lease_ttl: config.leases.max_ttl,
         lease_cooldown: config.leases.cooldown,
+        sweep: sweep(config),
         serve_without_claim: matches!(&config.mode, Mode::Cluster(mode) if mode.serve_without_claim),
         edge: Some(edge),
     }
+}
+
+/// None if what is watched is too little to tell an orphan by.
+fn sweep(config: &Config) -> Option<SweepSettings> {
+    let gc = &config.gc;
+    if config.proxy_namespace.is_some() && !gc.allow_namespaced {
+        return None;
+    }
+    let deadlines = Deadlines::default();
+    Some(SweepSettings {
+        every: gc.every,
+        terms: Terms {
+            min_age: gc.min_age,
+            max_deletes: usize::try_from(gc.max_deletes).unwrap_or(usize::MAX),
+            dry_run: gc.dry_run,
+            namespace: config.proxy_namespace.clone(),
+        },
+        delete_within: deadlines.delete,
+        get_within: deadlines.get,
+    })
 }
 
 /// The two servers, and the small chores.

@@ -16,5 +16,6 @@ pub mod placement;
 pub mod plan;
 pub mod reason;
 pub mod status;
+pub mod sweep;
 pub mod target;
 pub mod words;

@@ -15,7 +15,7 @@ mod admission;
 mod handle;
 mod job;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,12 +40,26 @@ const QUEUE: usize = 256;
 /// From a new follower to the list that tells it: long enough for all of a restart to be in it.
 const FOLLOWED_TO_LIST: Duration = Duration::from_millis(250);
 
+/// The call as metrics and texts name it.
+const LIST: &str = "list";
+
+/// The child that lists everything for a sweep.
+const STOCK: &str = "op/stock";
+
 /// The health of a host as its check tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     pub host: HostName,
     pub result: Result<(), OpError>,
     pub took: Duration,
+}
+
+/// Everything of ours on a host, and for whom operations wait or run there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stock {
+    /// A complete list, of every entry that ever made instances in this backend.
+    pub rows: Vec<Listed>,
+    pub busy: HashSet<Uid>,
 }
 
 fn busy(name: &HostName) -> OpError {
@@ -68,16 +82,21 @@ enum HostMsg {
     Followed,
     /// Check the host and tell the verdict.
     Check(Duration, Tell<Checked>),
+    /// List everything of ours, whatever entry made it.
+    TakeStock(Duration, Reply<Result<Stock, OpError>>),
     /// An operation ended.
     Ended(OpNumber, Done<Result<Option<Instance>, OpError>>),
     /// The periodic list ended.
-    Listed(Done<Result<Vec<Listed>, OpError>>),
+    Listed(Instant, Done<Result<Vec<Listed>, OpError>>),
+    /// The list of everything ended.
+    StockTaken(Instant, Reply<Result<Stock, OpError>>, Done<Result<Vec<Listed>, OpError>>),
     /// The check ended.
     CheckEnded(Instant, Done<Result<(), OpError>>),
     Timer(Fired<Alarm>),
 }
 
-crate::named!(HostMsg: Submit, Cancel, StandDown, Followed, Check, Ended, Listed, CheckEnded, Timer);
+crate::named!(HostMsg: Submit, Cancel, StandDown, Followed, Check, TakeStock, Ended, Listed, StockTaken, CheckEnded,
+    Timer);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Alarm {
@@ -189,42 +208,47 @@ impl Host {
     fn ended(&mut self, number: OpNumber, done: Done<Result<Option<Instance>, OpError>>, ctx: &mut Ctx<HostMsg>) {
         let now = ctx.now().mono;
         if let Some(running) = self.running.remove(&number) {
-            let took = now.saturating_duration_since(running.since);
-            let result = self.settled(running.kind, done);
-            let outcome = match &result {
-                Ok(_) => "ok",
-                Err(error) => error.reason.as_str(),
-            };
-            tracing::debug!(
-                provider = %self.args.provider, host = %self.args.entry.name, op = running.kind.as_str(), outcome,
-                elapsed_ms = took.as_millis(), "operation done"
-            );
-            let [provider, host, call] = self.label(running.kind.as_str());
-            metrics::histogram!(names::HOST_CALL_SECONDS, &[provider, host, call, ("outcome", outcome.to_owned())])
-                .record(took);
+            let result = self.settled(running.kind.as_str(), running.kind.mutates(), running.since, done, ctx);
             running.reply.send(OpOutcome { kind: running.kind, result });
         }
         let effects = self.admission.ended(number, now);
         self.perform(effects, ctx);
     }
 
-    /// What an ended child means for the one who asked: a started mutation whose end was not seen has an unknown effect.
-    fn settled<T>(&self, kind: CallKind, done: Done<Result<T, OpError>>) -> Result<T, OpError> {
+    /// What an ended child means for the one who asked, and the measure of the call: a started mutation whose end was not
+    /// seen has an unknown effect.
+    fn settled<T>(
+        &self,
+        call: &'static str,
+        mutates: bool,
+        since: Instant,
+        done: Done<Result<T, OpError>>,
+        ctx: &Ctx<HostMsg>,
+    ) -> Result<T, OpError> {
         let host = &self.args.entry.name;
         let cut = |reason: Reason, what: String| {
-            if kind.mutates() { OpError::effect_unknown(reason, what) } else { OpError::transient(reason, what) }
+            if mutates { OpError::effect_unknown(reason, what) } else { OpError::transient(reason, what) }
         };
-        match done {
+        let result = match done {
             Done::Finished(result) => result,
             Done::Deadline => {
-                Err(cut(Reason::Timeout, format!("{} on host `{host}` did not end before its deadline", kind.as_str())))
+                Err(cut(Reason::Timeout, format!("{call} on host `{host}` did not end before its deadline")))
             }
             Done::Panicked(what) => {
-                tracing::error!(provider = %self.args.provider, %host, op = kind.as_str(), error = %what, "backend panicked");
-                Err(cut(Reason::Internal, format!("{} on host `{host}` failed inside the operator", kind.as_str())))
+                tracing::error!(provider = %self.args.provider, %host, op = call, error = %what, "backend panicked");
+                Err(cut(Reason::Internal, format!("{call} on host `{host}` failed inside the operator")))
             }
-            Done::Lost => Err(cut(Reason::Lost, format!("{} on host `{host}` was cut short", kind.as_str()))),
-        }
+            Done::Lost => Err(cut(Reason::Lost, format!("{call} on host `{host}` was cut short"))),
+        };
+        let outcome = result.as_ref().map_or_else(|error| error.reason.as_str(), |_| "ok");
+        let took = ctx.now().mono.saturating_duration_since(since);
+        tracing::debug!(
+            provider = %self.args.provider, %host, op = call, outcome, elapsed_ms = took.as_millis(), "operation done"
+        );
+        let [provider, host, call] = self.label(call);
+        metrics::histogram!(names::HOST_CALL_SECONDS, &[provider, host, call, ("outcome", outcome.to_owned())])
+            .record(took);
+        result
     }
 
     /// After a restart a Proxy is worth offering only once its instance was seen: it does not wait for the next interval.
@@ -244,8 +268,9 @@ impl Host {
         self.listing = Listing::Running;
         let backend = self.backend.clone();
         let (operator, entry) = (self.args.operator.clone(), self.args.provider.clone());
-        let listed = ctx.tell(HostMsg::Listed);
-        let deadline = ctx.now().mono + list_deadline(self.args.list_interval);
+        let since = ctx.now().mono;
+        let listed = ctx.tell(move |done| HostMsg::Listed(since, done));
+        let deadline = since + list_deadline(self.args.list_interval);
         ctx.start(work(
             "op/list",
             deadline,
@@ -254,8 +279,8 @@ impl Host {
         ));
     }
 
-    fn listed(&mut self, done: Done<Result<Vec<Listed>, OpError>>) {
-        match self.settled(CallKind::Get, done) {
+    fn listed(&mut self, since: Instant, done: Done<Result<Vec<Listed>, OpError>>, ctx: &Ctx<HostMsg>) {
+        match self.settled(LIST, false, since, done, ctx) {
             Ok(rows) => {
                 if !std::mem::replace(&mut self.listed_once, true) {
                     self.tell_adopted(&rows);
@@ -297,6 +322,19 @@ impl Host {
         if instances > 0 {
             tracing::info!(provider = %self.args.provider, host = %self.args.entry.name, instances, "instances found");
         }
+    }
+
+    /// Beside the operations and the periodic list; one at a time.
+    fn take_stock(&self, within: Duration, reply: Reply<Result<Stock, OpError>>, ctx: &mut Ctx<HostMsg>) {
+        if ctx.has_child(&STOCK.into()) {
+            let detail = format!("host `{}` is being listed for a sweep already", self.args.entry.name);
+            return reply.send(Err(OpError::transient(Reason::Busy, detail)));
+        }
+        let (backend, operator) = (self.backend.clone(), self.args.operator.clone());
+        let since = ctx.now().mono;
+        let taken = ctx.tell(move |(reply, done)| HostMsg::StockTaken(since, reply, done));
+        let answer = Reply::new(move |done| taken.send((reply, done)), || Done::Lost);
+        ctx.start(work(STOCK, since + within, async move { backend.list(&operator, None).await }, answer));
     }
 
     fn check(&mut self, within: Duration, tell: Tell<Checked>, ctx: &mut Ctx<HostMsg>) {
@@ -368,11 +406,16 @@ impl Behavior for Host {
             }
             HostMsg::Followed => self.list_soon(),
             HostMsg::Check(within, tell) => self.check(within, tell, ctx),
+            HostMsg::TakeStock(within, reply) => self.take_stock(within, reply, ctx),
             HostMsg::Ended(number, done) => self.ended(number, done, ctx),
-            HostMsg::Listed(done) => self.listed(done),
+            HostMsg::Listed(since, done) => self.listed(since, done, ctx),
+            HostMsg::StockTaken(since, reply, done) => {
+                let rows = self.settled(LIST, false, since, done, ctx);
+                reply.send(rows.map(|rows| Stock { rows, busy: self.admission.uids().cloned().collect() }));
+            }
             HostMsg::CheckEnded(since, done) => {
                 let took = ctx.now().mono.saturating_duration_since(since);
-                let result = self.settled(CallKind::Get, done);
+                let result = self.settled("check", false, since, done, ctx);
                 let checked = Checked { host: self.args.entry.name.clone(), result, took };
                 for tell in self.checking.drain(..) {
                     tell.send(checked.clone());

@@ -152,6 +152,10 @@ declare! {
         "Instances of ours without a Proxy, at the latest sweep.";
     GC_DELETED_TOTAL = "egress_gc_deleted_total": Counter, Count, ["provider"],
         "Instances of ours without a Proxy that were deleted.";
+    GC_SWEEP_SECONDS = "egress_gc_sweep_seconds": Histogram(CALL), Seconds, ["provider"],
+        "How long a sweep of one host for instances without a Proxy took, with its deletions.";
+    GC_SWEEP_ERRORS_TOTAL = "egress_gc_sweep_errors_total": Counter, Count, ["provider"],
+        "Sweeps of a host that could not be done; nothing is deleted then.";
     STANDALONE_REMOVALS_HELD_BACK = "egress_standalone_removals_held_back": Gauge, Count, [],
         "Removals that are held back because too many manifests are gone at once.";
     STANDALONE_LOOK_AGE_SECONDS = "egress_standalone_look_age_seconds": Gauge, Seconds, [],
@@ -198,6 +202,8 @@ mod tests {
         "egress_config_reload_failed",
         "egress_gc_orphans{provider}",
         "egress_gc_deleted_total{provider}",
+        "egress_gc_sweep_seconds{provider}",
+        "egress_gc_sweep_errors_total{provider}",
     ];
 
     /// What the election adds to it.

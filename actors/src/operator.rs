@@ -22,10 +22,11 @@ use crate::leases::{LeasesArgs, LeasesHandle};
 use crate::ports::{Candidacy, EventSink, Prober, ProviderEntry, ProxySource, Records, Secrets};
 use crate::probes::{ProbesArgs, ProbesHandle};
 use crate::provider::ProviderSettings;
-use crate::providers::{Directory, ProvidersArgs, ProvidersHandle};
+use crate::providers::{Directory, ProvidersArgs, ProvidersHandle, Sweeping};
 use crate::proxies::ProxiesHandle;
 use crate::proxy::{Deadlines, Wires};
 use crate::records::RecordsHandle;
+use crate::sweep::{Owners, RollCall, SweepSettings};
 use crate::watch::WatchHandle;
 
 /// The world, as adapters of the ports.
@@ -62,6 +63,8 @@ pub struct OperatorSettings {
     pub max_lease_ttl: Duration,
     pub lease_cooldown: Duration,
     pub serve_without_claim: bool,
+    /// None: backends are not swept for orphans.
+    pub sweep: Option<SweepSettings>,
     /// Where election runs: a runtime whose workers nothing else can occupy.
     pub edge: Option<tokio::runtime::Handle>,
 }
@@ -114,7 +117,8 @@ impl Operator {
         let providers = ProvidersHandle::new(entries);
         let directory = providers.directory();
 
-        let (told, well) = (proxies.clone(), proxies.clone());
+        let (told, well, called) = (proxies.clone(), proxies.clone(), proxies.clone());
+        let roll_call: RollCall = Arc::new(move |done| called.roll_call(done));
         let providers_spec = providers.spec(ProvidersArgs {
             settings: ProviderSettings {
                 operator: settings.operator.clone(),
@@ -127,6 +131,11 @@ impl Operator {
             events: events.clone(),
             changed: Tell::new(move |()| told.providers_changed()),
             recovered: Tell::new(move |(provider, host)| well.host_recovered(provider, host)),
+            sweep: settings.sweep.clone().map(|settings| Sweeping {
+                settings,
+                owners: Owners::new(ports.records.clone()),
+                roll_call,
+            }),
         });
         let wires = Arc::new(Wires {
             operator: settings.operator.clone(),

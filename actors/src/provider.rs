@@ -27,6 +27,7 @@ use crate::kit::{
 use crate::names;
 use crate::ports::{Event, ProviderEntry, ProviderHealth, Severity, Subject};
 use crate::records::RecordsHandle;
+use crate::sweep::{self, SweepArgs};
 
 /// A reservation that no Proxy has taken up by then is void: its actor crashed, or its object went.
 const RESERVED_FOR: Duration = Duration::from_secs(120);
@@ -90,6 +91,8 @@ enum Alarm {
     Check,
     /// A host that gave up is started again.
     Revive(HostName),
+    /// The sweep gave up and is started again.
+    ReviveSweep,
 }
 
 /// How a provider works, the same for all entries.
@@ -114,6 +117,8 @@ pub struct ProviderArgs {
     pub recovered: Tell<(ProviderName, HostName)>,
     /// Where the admin endpoint reads the verdicts.
     pub verdicts: Arc<ArcSwap<Vec<TargetHealth>>>,
+    /// None where nothing is swept.
+    pub sweep: Option<SweepArgs>,
 }
 
 #[derive(Debug)]
@@ -163,6 +168,12 @@ impl Provider {
                 claim: self.args.claim.clone(),
                 list_interval: self.args.settings.list_interval,
             }));
+        }
+    }
+
+    fn start_sweep(&self, ctx: &mut Ctx<ProviderMsg>) {
+        if let Some(args) = &self.args.sweep {
+            ctx.start(sweep::spec(args.clone()));
         }
     }
 
@@ -269,6 +280,7 @@ impl Behavior for Provider {
         for host in provider.args.hosts.clone() {
             provider.start_host(&host.name, ctx);
         }
+        provider.start_sweep(ctx);
         Ok(provider)
     }
 
@@ -282,6 +294,7 @@ impl Behavior for Provider {
             ProviderMsg::Timer(fired) => match self.timers.accept(fired) {
                 Some(Alarm::Check) => self.check_all(ctx),
                 Some(Alarm::Revive(host)) => self.start_host(&host, ctx),
+                Some(Alarm::ReviveSweep) => self.start_sweep(ctx),
                 None => {}
             },
         }
@@ -289,6 +302,10 @@ impl Behavior for Provider {
 
     fn child_ended(&mut self, end: ChildEnd, ctx: &mut Ctx<ProviderMsg>) {
         let Exit::GaveUp(why) = &end.exit else { return };
+        if &*end.id == sweep::CHILD {
+            tracing::error!(provider = %self.args.entry.name, error = %why, "the orphan sweep is parked");
+            return self.timers.arm_in(Alarm::ReviveSweep, REVIVE_AFTER);
+        }
         tracing::error!(provider = %self.args.entry.name, host = %end.id, error = %why, "host is parked");
         if let Some(name) = end.id.strip_prefix("host/").and_then(|name| HostName::parse(name).ok()) {
             self.timers.arm_in(Alarm::Revive(name.clone()), REVIVE_AFTER);

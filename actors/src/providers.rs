@@ -4,6 +4,7 @@
 //! everybody without asking. An entry that keeps crashing is parked and tried again; its siblings never notice.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::kit::{
 use crate::ports::ProviderEntry;
 use crate::provider::{ProviderArgs, ProviderHandle, ProviderSettings};
 use crate::records::RecordsHandle;
+use crate::sweep::{Owners, RollCall, SweepArgs, SweepSettings, Swept};
 
 /// An entry that crashed too often is started again after this.
 const REVIVE_AFTER: Duration = Duration::from_secs(60);
@@ -33,6 +35,8 @@ pub struct EntryCard {
     pub hosts: HashMap<HostName, HostHandle>,
     /// The latest verdict on each host; empty before the first check.
     pub verdicts: Arc<ArcSwap<Vec<TargetHealth>>>,
+    /// What its sweep for orphans found.
+    pub swept: Arc<ArcSwap<Swept>>,
 }
 
 /// Which entries there are. Read without waiting; written by `providers` only.
@@ -49,6 +53,21 @@ impl Directory {
     /// False until the configuration has been opened for the first time: what is missing before says nothing.
     pub fn is_known(&self) -> bool {
         self.0.load().is_some()
+    }
+
+    /// Whether `sweeper` looks after the instances of `entry`: its own, and those of an entry that nobody who sees the
+    /// same backend is called any more; the first in order of name does that for all who see it.
+    pub fn is_swept_by(&self, entry: &ProviderName, sweeper: &ProviderName) -> bool {
+        if entry == sweeper {
+            return true;
+        }
+        let entries = self.entries();
+        let Some(backend) = entries.iter().find(|card| card.entry.name == *sweeper).map(|card| &card.entry.backend)
+        else {
+            return false;
+        };
+        let mut sharing = entries.iter().map(|card| &card.entry).filter(|entry| entry.backend == *backend);
+        sharing.clone().all(|other| other.name != *entry) && sharing.next().is_some_and(|first| first.name == *sweeper)
     }
 
     /// All entries in order of name.
@@ -104,6 +123,22 @@ pub struct ProvidersArgs {
     pub changed: Tell<()>,
     /// Hears of a host that passed its check after it had failed it.
     pub recovered: Tell<(ProviderName, HostName)>,
+    /// None: there is no sweep.
+    pub sweep: Option<Sweeping>,
+}
+
+/// What the sweeps of all entries have in common.
+#[derive(Clone)]
+pub struct Sweeping {
+    pub settings: SweepSettings,
+    pub owners: Owners,
+    pub roll_call: RollCall,
+}
+
+impl fmt::Debug for Sweeping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sweeping").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -170,7 +205,8 @@ impl Providers {
         if ctx.has_child(&child_id(name)) {
             return;
         }
-        let hosts = card.entry.hosts.iter().filter_map(|host| card.hosts.get(&host.name).cloned()).collect();
+        let hosts: Vec<_> = card.entry.hosts.iter().filter_map(|host| card.hosts.get(&host.name).cloned()).collect();
+        let sweep = self.args.sweep.as_ref().map(|sweeping| self.sweep(&card, hosts.clone(), sweeping.clone()));
         ctx.start(card.provider.spec(ProviderArgs {
             entry: card.entry.clone(),
             hosts,
@@ -180,7 +216,23 @@ impl Providers {
             events: self.args.events.clone(),
             recovered: self.args.recovered.clone(),
             verdicts: card.verdicts.clone(),
+            sweep,
         }));
+    }
+
+    fn sweep(&self, card: &EntryCard, hosts: Vec<HostHandle>, sweeping: Sweeping) -> SweepArgs {
+        let (directory, sweeper) = (self.directory.clone(), card.entry.name.clone());
+        SweepArgs {
+            provider: card.entry.name.clone(),
+            hosts,
+            settings: sweeping.settings,
+            claim: self.args.claim.clone(),
+            events: self.args.events.clone(),
+            owners: sweeping.owners,
+            roll_call: sweeping.roll_call,
+            is_swept_here: Arc::new(move |entry| directory.is_swept_by(entry, &sweeper)),
+            told: card.swept.clone(),
+        }
     }
 }
 
@@ -195,6 +247,7 @@ fn card(entry: &ProviderEntry, before: Option<&EntryCard>, env: &Arc<Env>) -> En
         provider: before.map_or_else(|| ProviderHandle::new(&entry.name), |card| card.provider.clone()),
         hosts: entry.hosts.iter().map(|h| host(&h.name)).collect(),
         verdicts: Arc::default(),
+        swept: Arc::default(),
     }
 }
 

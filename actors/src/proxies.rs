@@ -15,15 +15,16 @@ mod standby;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::board::ProxyView;
 use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
+use crate::domain::sweep::Roll;
 use crate::kit::actor::InitError;
-use crate::kit::{Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Ref, Timers};
+use crate::kit::{Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Ref, Reply, Timers};
 use crate::ports::{Applied, Event, Rejected, Severity, Subject};
 use crate::proxy::{ProxyHandle, Wires};
 
@@ -32,7 +33,14 @@ const LET_GO_EVERY: Duration = Duration::from_secs(10);
 
 /// The verbs of the fleet's index.
 #[derive(Debug, Clone)]
-pub struct ProxiesHandle(Ref<ProxiesMsg>, Arc<AtomicBool>);
+pub struct ProxiesHandle(Ref<ProxiesMsg>, Arc<Known>);
+
+/// What outlives an incarnation of the index.
+#[derive(Debug, Default)]
+struct Known {
+    announced: AtomicBool,
+    incarnations: AtomicU64,
+}
 
 impl ProxiesHandle {
     #[expect(clippy::new_without_default, reason = "a handle is made once, for its actor")]
@@ -42,14 +50,14 @@ impl ProxiesHandle {
 
     pub fn spec(&self, wires: Arc<Wires>) -> ChildSpec {
         // Thousands of children end together; each needs a moment on two cores.
-        let announced = self.1.clone();
-        ChildSpec::of::<Proxies>("proxies", &self.0, move || (wires.clone(), announced.clone()))
+        let known = self.1.clone();
+        ChildSpec::of::<Proxies>("proxies", &self.0, move || (wires.clone(), known.clone()))
             .stop_within(Duration::from_secs(20))
     }
 
     /// Every Proxy that was known when this replica began to lead has had the time to announce itself to the registry.
     pub fn are_announced(&self) -> bool {
-        self.1.load(Relaxed)
+        self.1.announced.load(Relaxed)
     }
 
     /// The role of this replica changed.
@@ -82,6 +90,12 @@ impl ProxiesHandle {
         self.0.cast_or_drop(ProxiesMsg::ProvidersChanged);
     }
 
+    /// Who lives: every object that is known, valid or not. None while this replica does not lead, and until the first
+    /// complete list of all objects. Answers exactly once, also when the index dies with the question.
+    pub fn roll_call(&self, done: impl FnOnce(Option<Roll>) + Send + 'static) {
+        self.0.cast_or_drop(ProxiesMsg::RollCall(Reply::new(done, || None)));
+    }
+
     /// A host passed its check after it had failed it.
     pub fn host_recovered(&self, provider: ProviderName, host: HostName) {
         self.0.cast_or_drop(ProxiesMsg::HostRecovered(provider, host));
@@ -100,6 +114,8 @@ enum ProxiesMsg {
     SecretChanged(Arc<str>, Arc<str>),
     ProvidersChanged,
     HostRecovered(ProviderName, HostName),
+    /// Who lives?
+    RollCall(Reply<Option<Roll>>),
     /// The role of this replica changed.
     ClaimChanged,
     /// More of those that were kept are to be started.
@@ -111,8 +127,8 @@ enum ProxiesMsg {
     Timer(Fired<Alarm>),
 }
 
-crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, HostRecovered, ClaimChanged,
-    StartKept, GivenUp, StillHeld, Timer);
+crate::named!(ProxiesMsg: Applied, Rejected, Gone, Synced, SecretChanged, ProvidersChanged, HostRecovered, RollCall,
+    ClaimChanged, StartKept, GivenUp, StillHeld, Timer);
 
 struct Member {
     /// The recorded status only while it is not on the board.
@@ -141,8 +157,11 @@ struct Proxies {
     epoch: Option<u32>,
     /// Kept ones whose turn is yet to come.
     to_start: Vec<ProxyKey>,
-    /// See [`ProxiesHandle::are_announced`].
-    announced: Arc<AtomicBool>,
+    known: Arc<Known>,
+    /// Of this index.
+    incarnation: u64,
+    /// All Proxies that there are have been heard of.
+    synced: bool,
     members: HashMap<ProxyKey, Member>,
     /// Objects that never were valid, as they were last told: a source that repeats itself must not be answered by a
     /// write each time, which it would repeat.
@@ -295,6 +314,7 @@ impl Proxies {
     }
 
     fn synced(&mut self, living: Vec<(ProxyKey, Uid)>, ctx: &mut Ctx<ProxiesMsg>) {
+        self.synced = true;
         self.wires.leases.synced(living.as_slice().into());
         // Also what a predecessor of this actor knew, and this one never heard of.
         let uids: Arc<HashSet<Uid>> = Arc::new(living.iter().map(|(_, uid)| uid.clone()).collect());
@@ -318,6 +338,20 @@ impl Proxies {
         for (key, uid) in gone {
             self.gone(&key, &uid, ctx);
         }
+    }
+
+    fn roll(&self) -> Option<Roll> {
+        if !self.synced || self.epoch.is_none() {
+            return None;
+        }
+        let mut uids: HashSet<Uid> = self.invalid.values().map(|rejected| rejected.uid.clone()).collect();
+        for member in self.members.values() {
+            uids.insert(member.applied.desired.uid.clone());
+            if let Life::Ending(Some(next)) = &member.life {
+                uids.insert(next.desired.uid.clone());
+            }
+        }
+        Some(Roll { epoch: self.incarnation, uids })
     }
 
     /// Takes everything back that a Proxy's actor has out: it may have ended without a chance to do so itself.
@@ -366,16 +400,19 @@ fn child_id(key: &ProxyKey) -> Arc<str> {
 impl Behavior for Proxies {
     const KIND: &'static str = "proxies";
     type Msg = ProxiesMsg;
-    type Args = (Arc<Wires>, Arc<AtomicBool>);
+    type Args = (Arc<Wires>, Arc<Known>);
 
-    fn init((wires, announced): Self::Args, ctx: &mut Ctx<ProxiesMsg>) -> Result<Self, InitError> {
+    fn init((wires, known): Self::Args, ctx: &mut Ctx<ProxiesMsg>) -> Result<Self, InitError> {
         let epoch = wires.claim.epoch();
-        announced.store(epoch.is_some(), Relaxed);
+        known.announced.store(epoch.is_some(), Relaxed);
+        let incarnation = known.incarnations.fetch_add(1, Relaxed);
         Ok(Self {
             wires,
             epoch,
             to_start: Vec::new(),
-            announced,
+            known,
+            incarnation,
+            synced: false,
             members: HashMap::new(),
             invalid: HashMap::new(),
             timers: Timers::new(ctx.tell(ProxiesMsg::Timer)),
@@ -410,6 +447,7 @@ impl Behavior for Proxies {
                     }
                 }
             }
+            ProxiesMsg::RollCall(reply) => reply.send(self.roll()),
             ProxiesMsg::ClaimChanged => self.claim_changed(ctx),
             ProxiesMsg::StartKept => self.start_kept(ctx),
             ProxiesMsg::GivenUp(key, uid) => self.let_go(&key, &uid, ctx),

@@ -55,6 +55,7 @@ pub fn settings(workers: usize, target: Arc<Url>) -> Result<OperatorSettings, Tr
         max_lease_ttl: Duration::from_secs(3600),
         lease_cooldown: Duration::from_secs(300),
         serve_without_claim: false,
+        sweep: None,
         edge: None,
     })
 }

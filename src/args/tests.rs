@@ -91,7 +91,7 @@ fn the_command_line_is_sound_and_help_teaches() {
         "Servers:",
         "Health:",
         "Leases:",
-        "Orphans (read, and not acted on in this version):",
+        "Orphans:",
         "Logs:",
         "Examples:",
         "[env: EGRESS_STATE_DIR]",

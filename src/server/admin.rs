@@ -33,8 +33,10 @@ use super::line;
 use super::negotiate::{Form, preferred};
 
 mod index;
+mod sweep;
 
 use index::index;
+use sweep::SweepBody;
 
 /// A log filter is the only body there is.
 const MAX_BODY: usize = 8 * 1024;
@@ -230,6 +232,7 @@ struct ProviderBody {
     reason: Option<&'static str>,
     message: String,
     targets: Vec<TargetBody>,
+    sweep: SweepBody,
 }
 
 #[derive(Debug, Serialize)]
@@ -270,6 +273,7 @@ impl ProviderBody {
                     checked_at: timestamp(target.checked_at),
                 })
                 .collect(),
+            sweep: SweepBody::new(&card.swept.load()),
         }
     }
 }
@@ -392,6 +396,7 @@ mod tests {
             },
             hosts: std::collections::HashMap::new(),
             verdicts: Arc::default(),
+            swept: Arc::default(),
         };
         let verdict = |&(name, ready): &(&str, bool)| TargetHealth {
             name: HostName::parse(name).unwrap(),
@@ -419,7 +424,8 @@ mod tests {
         let expected = json!({"name": "home", "type": "process", "ready": false, "reason": "BinaryMissing",
             "message": "b: BinaryMissing (no such file)",
             "targets": [{"name": "b", "ready": false, "reason": "BinaryMissing", "message": "no such file",
-                "latencyMilliseconds": 7, "checkedAt": "2026-12-01T00:00:00.000Z"}]});
+                "latencyMilliseconds": 7, "checkedAt": "2026-12-01T00:00:00.000Z"}],
+            "sweep": {"orphans": 0, "deleted": 0, "hosts": []}});
         assert_eq!(told(&[("b", false)]), expected);
     }
 }

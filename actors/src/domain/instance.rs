@@ -9,7 +9,7 @@ use super::reason::Reason;
 use secrecy::SecretString;
 
 /// Written into the backend's own metadata with the create itself; read again before each delete.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OwnerMark {
     pub operator: OperatorId,
     pub entry: ProviderName,

@@ -116,6 +116,11 @@ impl<J> Admission<J> {
         effects
     }
 
+    /// For whom something waits or runs.
+    pub fn uids(&self) -> impl Iterator<Item = &Uid> {
+        self.waiting.values().map(|waiting| &waiting.uid).chain(self.running.values().map(|running| &running.uid))
+    }
+
     pub fn next_deadline(&self) -> Option<Instant> {
         self.waiting.values().map(|w| w.deadline).min()
     }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use super::{Checked, Host, HostArgs, HostMsg, Job, busy};
+use super::{Checked, Host, HostArgs, HostMsg, Job, Stock, busy};
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, ProviderName, Uid};
 use crate::domain::instance::{Instance, InstanceState};
-use crate::kit::{Behavior, ChildSpec, Entry, Env, Ref, Refused, Tell};
+use crate::domain::reason::Reason;
+use crate::kit::{Behavior, ChildSpec, Entry, Env, Ref, Refused, Reply, Tell};
 
 /// Places of a host's entry: enough for a burst of a few thousand proxies, each with one operation.
 const PLACES: usize = 4096;
@@ -114,6 +115,13 @@ impl HostHandle {
     /// Checks the host beside its operations; a check that still runs is joined.
     pub fn check(&self, within: Duration, tell: Tell<Checked>) {
         self.to.cast_or_drop(HostMsg::Check(within, tell));
+    }
+
+    /// Lists everything of ours on the host, of every entry, beside its operations. Answers exactly once, also when the
+    /// host dies with the question.
+    pub fn take_stock(&self, within: Duration, done: impl FnOnce(Result<Stock, OpError>) + Send + 'static) {
+        let reply = Reply::new(done, || Err(OpError::transient(Reason::Lost, "the host is restarting")));
+        self.to.cast_or_drop(HostMsg::TakeStock(within, reply));
     }
 
     /// How the host is started under its provider.

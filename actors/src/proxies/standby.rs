@@ -60,6 +60,6 @@ impl Proxies {
     }
 
     pub(super) fn all_announced(&self) {
-        self.announced.store(true, Relaxed);
+        self.known.announced.store(true, Relaxed);
     }
 }

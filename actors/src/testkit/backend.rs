@@ -7,11 +7,13 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+use super::wishes::key;
 use super::world::lock;
-use crate::domain::desired::{Endpoint, Scheme};
+use crate::domain::desired::{Endpoint, Placement, Scheme};
 use crate::domain::error::OpError;
 use crate::domain::id::{OperatorId, ProviderName, Uid};
 use crate::domain::instance::{Instance, InstanceSpec, InstanceState, Listed, OwnerMark};
+use crate::domain::reason::Reason;
 use crate::ports::Backend;
 
 /// How a scripted host answers.
@@ -37,7 +39,26 @@ pub struct Seen {
     pub at: Instant,
 }
 
-type Instances = Arc<Mutex<HashMap<Uid, (OwnerMark, Instance)>>>;
+type Instances = Arc<Mutex<HashMap<Uid, Kept>>>;
+
+#[derive(Debug)]
+struct Kept {
+    mark: OwnerMark,
+    instance: Instance,
+    since: Instant,
+}
+
+/// What a list of a scripted host leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lists {
+    All,
+    /// What is younger than this.
+    Late(Duration),
+    /// Everything.
+    Nothing,
+    /// Every second instance.
+    Half,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -50,6 +71,7 @@ pub struct ScriptedHost {
     calls: Mutex<Vec<Seen>>,
     running: Arc<Mutex<usize>>,
     made: Mutex<u64>,
+    lists: Mutex<Lists>,
 }
 
 struct Counted(Arc<Mutex<usize>>);
@@ -74,6 +96,7 @@ impl ScriptedHost {
             calls: Mutex::default(),
             running: Arc::default(),
             made: Mutex::default(),
+            lists: Mutex::new(Lists::All),
         })
     }
 
@@ -94,12 +117,38 @@ impl ScriptedHost {
 
     /// The backend's own name of the instance, new with each that is made.
     pub fn instance_id(&self, name: &str) -> Option<Arc<str>> {
-        lock(&self.instances).get(&uid_of(name)).map(|(_, instance)| instance.provider_id.clone())
+        lock(&self.instances).get(&uid_of(name)).map(|kept| kept.instance.provider_id.clone())
     }
 
     /// Changes what the backend tells of an instance, as if somebody had touched it by hand.
     pub fn touch(&self, name: &str, change: impl FnOnce(&mut Instance)) {
-        change(&mut lock(&self.instances).get_mut(&uid_of(name)).expect("the instance is there").1);
+        change(&mut lock(&self.instances).get_mut(&uid_of(name)).expect("the instance is there").instance);
+    }
+
+    /// Changes the owner mark of an instance by hand.
+    pub fn remark(&self, name: &str, change: impl FnOnce(&mut OwnerMark)) {
+        change(&mut lock(&self.instances).get_mut(&uid_of(name)).expect("the instance is there").mark);
+    }
+
+    /// An instance that was made so long ago, by whoever the mark says.
+    pub fn plant(&self, name: &str, operator: &str, entry: &str, age: Duration) {
+        let mark = OwnerMark {
+            operator: OperatorId::parse(operator).expect("a valid id"),
+            entry: ProviderName::parse(entry).expect("a valid name"),
+            key: key(name),
+            uid: uid_of(name),
+        };
+        let spec =
+            InstanceSpec { mark, placement: Placement::default(), user_data: None, port: 3128, credentials: None };
+        let created_at = SystemTime::now().checked_sub(age);
+        let instance = Instance { created_at, ..self.instance(&spec) };
+        let kept = Kept { mark: spec.mark, instance, since: Instant::now() };
+        lock(&self.instances).insert(uid_of(name), kept);
+    }
+
+    /// From now on its lists leave something out, without a word.
+    pub fn set_lists(&self, lists: Lists) {
+        *lock(&self.lists) = lists;
     }
 
     /// Removes an instance behind the operator's back.
@@ -186,10 +235,11 @@ impl Backend for ScriptedHost {
         let (instances, instance, mark) = (self.instances.clone(), self.instance(spec), spec.mark.clone());
         let uid = mark.uid.clone();
         let effect = move || {
-            lock(&instances).entry(mark.uid.clone()).or_insert((mark, instance));
+            let kept = Kept { mark, instance, since: Instant::now() };
+            lock(&instances).entry(kept.mark.uid.clone()).or_insert(kept);
         };
         self.answer("create", &uid, effect).await?;
-        let made = lock(&self.instances).get(&uid).map(|(_, instance)| instance.clone());
+        let made = lock(&self.instances).get(&uid).map(|kept| kept.instance.clone());
         made.ok_or_else(|| OpError::not_found("it was removed while it was made"))
     }
 
@@ -197,11 +247,15 @@ impl Backend for ScriptedHost {
         self.answer("get", &mark.uid, || ()).await?;
         lock(&self.instances)
             .get(&mark.uid)
-            .map(|(_, instance)| instance.clone())
+            .map(|kept| kept.instance.clone())
             .ok_or_else(|| OpError::not_found(format!("no instance of {}", mark.key)))
     }
 
     async fn delete(&self, mark: &OwnerMark) -> Result<(), OpError> {
+        if lock(&self.instances).get(&mark.uid).is_some_and(|kept| kept.mark != *mark) {
+            let detail = format!("the instance of {} has another owner's mark", mark.key);
+            return Err(OpError::permanent(Reason::NameConflict, detail));
+        }
         let (instances, uid) = (self.instances.clone(), mark.uid.clone());
         self.answer("delete", &mark.uid, move || drop(lock(&instances).remove(&uid))).await
     }
@@ -211,8 +265,15 @@ impl Backend for ScriptedHost {
         let instances = lock(&self.instances);
         let is_asked_for =
             |mark: &OwnerMark| mark.operator == *operator && entry.is_none_or(|entry| mark.entry == *entry);
-        let ours = instances.values().filter(|(mark, _)| is_asked_for(mark));
-        Ok(ours.map(|(mark, instance)| Listed { mark: mark.clone(), instance: instance.clone() }).collect())
+        let mut ours: Vec<_> = instances.values().filter(|kept| is_asked_for(&kept.mark)).collect();
+        ours.sort_by(|a, b| a.mark.key.cmp(&b.mark.key));
+        match *lock(&self.lists) {
+            Lists::All => {}
+            Lists::Late(by) => ours.retain(|kept| kept.since.elapsed() >= by),
+            Lists::Nothing => ours.clear(),
+            Lists::Half => ours = ours.into_iter().step_by(2).collect(),
+        }
+        Ok(ours.iter().map(|kept| Listed { mark: kept.mark.clone(), instance: kept.instance.clone() }).collect())
     }
 
     async fn check(&self) -> Result<(), OpError> {

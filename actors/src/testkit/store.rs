@@ -324,6 +324,9 @@ impl Records for Store {
     }
 
     async fn owner_exists(&self, key: &ProxyKey, uid: &Uid) -> Result<bool, OpError> {
+        if let Some(error) = lock(&self.refuses).get("owner") {
+            return Err(error.clone());
+        }
         Ok(lock(&self.objects).get(key).is_some_and(|object| object.uid == *uid))
     }
 }

@@ -36,6 +36,12 @@ impl RecordingSink {
         of(name, self.events())
     }
 
+    /// Those about a provider entry.
+    pub fn about_entry(&self, name: &str) -> Vec<Event> {
+        let is_it = |event: &Event| matches!(&event.about, Subject::Provider(entry) if entry.as_str() == name);
+        self.events().into_iter().filter(is_it).collect()
+    }
+
     /// Those about a Proxy that were written before something was given up.
     pub fn acked_about(&self, name: &str) -> Vec<Event> {
         of(name, lock(&self.acked).clone())

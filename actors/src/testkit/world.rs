@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use super::backend::{Mood, ScriptedHost, Seen};
+pub use super::backend::{Lists, Mood, ScriptedHost, Seen};
 pub use super::network::{Look, Path, ScriptedProber};
 pub use super::replica::{Claims, Line, Outage};
 use super::replica::{LinedHost, LinedStore, Seat};
@@ -23,6 +23,7 @@ use crate::leases::NotGranted;
 use crate::operator::{Handles, Operator, OperatorSettings, Ports};
 use crate::ports::{HostEntry, ProviderEntry};
 use crate::proxy::Deadlines;
+use crate::sweep::SweepSettings;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -60,6 +61,8 @@ pub struct Plan {
     /// Operations that run at once on each host.
     pub slots: usize,
     pub serve_without_claim: bool,
+    /// None: nothing is swept.
+    pub sweep: Option<SweepSettings>,
     /// Stands for election under this name.
     pub identity: Option<&'static str>,
 }
@@ -73,6 +76,7 @@ impl Default for Plan {
             life: Settings::default(),
             slots: 4,
             serve_without_claim: false,
+            sweep: None,
             identity: None,
         }
     }
@@ -120,6 +124,7 @@ impl World {
             max_lease_ttl: Duration::from_secs(3600),
             lease_cooldown: Duration::from_secs(300),
             serve_without_claim: plan.serve_without_claim,
+            sweep: plan.sweep.clone(),
             edge: None,
         };
         let ports = (Arc::default(), Arc::default(), Arc::default(), Arc::default());

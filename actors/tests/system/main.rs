@@ -16,6 +16,7 @@ mod restart;
 mod scale;
 mod secrets;
 mod swallowed;
+mod sweep;
 mod writes;
 
 use std::time::Duration;

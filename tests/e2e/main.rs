@@ -34,6 +34,7 @@ mod restart;
 mod serving;
 mod stalled_log;
 mod start;
+mod sweep;
 
 /// Long enough that only a defect reaches it, also where many tests share two processors.
 const AMPLE: Duration = Duration::from_secs(40);

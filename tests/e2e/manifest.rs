@@ -9,6 +9,7 @@ pub(crate) struct Manifest {
     max_leases: u32,
     check: String,
     namespace: String,
+    annotations: Vec<(String, String)>,
 }
 
 /// A Proxy of entry `local`, probed each second, with its own name as attribute `n`.
@@ -30,6 +31,7 @@ impl Manifest {
             max_leases: 1,
             check: "interval: 1s, timeout: 1s, failureThreshold: 2".into(),
             namespace: "crawl".into(),
+            annotations: Vec::new(),
         }
     }
 
@@ -39,6 +41,12 @@ impl Manifest {
 
     pub(crate) fn attribute(mut self, key: &str, value: &str) -> Self {
         self.attributes.push((key.into(), value.into()));
+        self
+    }
+
+    /// One of ours, without its domain.
+    pub(crate) fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.annotations.push((format!("crawl.example.com/{key}"), value.into()));
         self
     }
 
@@ -57,14 +65,17 @@ impl Manifest {
     }
 
     pub(crate) fn yaml(&self) -> String {
-        let attributes: Vec<_> = self.attributes.iter().map(|(key, value)| format!("{key}: \"{value}\"")).collect();
+        let pairs = |pairs: &[(String, String)]| {
+            pairs.iter().map(|(key, value)| format!("{key}: \"{value}\"")).collect::<Vec<_>>().join(", ")
+        };
         format!(
-            "---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata:\n  name: {}\n  namespace: {}\n\
-             spec:\n  {}\n  attributes: {{{}}}\n  maxLeases: {}\n  healthCheck: {{{}}}\n",
+            "---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata:\n  name: {}\n  namespace: {}\n  \
+             annotations: {{{}}}\nspec:\n  {}\n  attributes: {{{}}}\n  maxLeases: {}\n  healthCheck: {{{}}}\n",
             self.name,
             self.namespace,
+            pairs(&self.annotations),
             self.flavor,
-            attributes.join(", "),
+            pairs(&self.attributes),
             self.max_leases,
             self.check
         )

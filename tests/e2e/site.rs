@@ -110,6 +110,13 @@ impl Site {
         squids::under(&self.state().canonicalize().unwrap_or_else(|_| self.state()))
     }
 
+    /// Those on the configuration in one folder of entry `local`.
+    #[allow(dead_code, reason = "not used by all who share this file")]
+    pub(crate) fn squids_in(&self, folder: &str) -> Vec<i32> {
+        let Ok(state) = self.state().canonicalize() else { return Vec::new() };
+        squids::under(&state.join("process/local").join(folder)).into_iter().collect()
+    }
+
     /// The folders of instances of entry `local`, half-made and half-removed ones too.
     pub(crate) fn folders(&self) -> BTreeSet<String> {
         let Ok(entries) = fs::read_dir(self.state().join("process/local")) else { return BTreeSet::new() };

@@ -24,6 +24,9 @@ use tokio::task::JoinHandle;
 use crate::program;
 use crate::squids::service_name;
 
+/// Pods of Proxies with such a name find no node.
+pub(crate) const UNSCHEDULED: &str = "unscheduled-";
+
 /// Ends with its test, and its Squids with it.
 pub(crate) struct Kubelet(JoinHandle<()>);
 
@@ -100,6 +103,9 @@ async fn turn(client: &Client, namespace: &str, shared: Option<u16>, running: &m
     running.retain(|uid, _| living.contains(uid));
     for pod in list.items {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap());
+        if name.starts_with(UNSCHEDULED) {
+            continue;
+        }
         if pod.metadata.deletion_timestamp.is_some() {
             running.remove(&uid);
             let _gone = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;

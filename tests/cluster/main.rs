@@ -42,6 +42,7 @@ mod pods;
 mod records;
 mod relay;
 mod replicas;
+mod sweep;
 
 /// Long enough that only a defect reaches it, also where many tests share two processors.
 const AMPLE: Duration = Duration::from_mins(1);

@@ -1,4 +1,5 @@
-//! The end of one orphan: a live look at its Proxy, the delete, and looks until it is seen gone.
+//! The end of one orphan: a live look at its Proxy, the delete, and looks until it is seen gone. A delete may do its work in
+//! parts, and is asked again while a look sees the instance and not that it goes.
 //!
 //! One at a time for each host. Whatever goes wrong ends this one and begins the next: a later sweep finds it again.
 
@@ -7,6 +8,7 @@ use std::time::Duration;
 use super::{Alarm, Sweep, SweepMsg, lost_look, told};
 use crate::domain::error::{Class, OpError};
 use crate::domain::id::HostName;
+use crate::domain::instance::InstanceState;
 use crate::domain::reason::Reason;
 use crate::domain::sweep::Orphan;
 use crate::host::{Call, CallKind, Job, OpOutcome};
@@ -26,13 +28,15 @@ const LOOKS: u32 = 30;
 pub(super) struct Burial {
     orphan: Orphan,
     looks: u32,
+    /// The latest look saw it, and not on its way out: what was asked for is done only in part.
+    ask_again: bool,
 }
 
 impl Sweep {
     /// Begins with the next one that is ripe, or ends the sweep of this host.
     pub(super) fn bury_next(&mut self, name: &HostName, pass: u64, ctx: &mut Ctx<SweepMsg>) {
         let Some(begun) = self.begun(name, pass) else { return };
-        begun.burial = begun.next.pop_front().map(|orphan| Burial { orphan, looks: 0 });
+        begun.burial = begun.next.pop_front().map(|orphan| Burial { orphan, looks: 0, ask_again: false });
         let Some(Burial { orphan, .. }) = &begun.burial else {
             return self.end(name, Ok(()), ctx);
         };
@@ -102,10 +106,13 @@ impl Sweep {
             (CallKind::Delete, Ok(_)) => self.submit(name, pass, Call::Get(orphan.mark), ctx),
             (CallKind::Delete, Err(error)) => self.not_deleted(name, pass, &orphan, &error, ctx),
             (CallKind::Get | CallKind::Create, seen) => {
-                let Some(Burial { looks, .. }) = self.begun(name, pass).and_then(|begun| begun.burial.as_mut()) else {
+                let Some(Burial { looks, ask_again, .. }) =
+                    self.begun(name, pass).and_then(|begun| begun.burial.as_mut())
+                else {
                     return;
                 };
                 *looks += 1;
+                *ask_again = matches!(&seen, Ok(Some(instance)) if instance.state != InstanceState::Deleting);
                 if *looks < LOOKS {
                     return self.timers.arm_in(Alarm::Look(name.clone()), LOOK_EVERY);
                 }
@@ -121,9 +128,10 @@ impl Sweep {
         let Some(pass) = self.hosts.get(name).and_then(|host| host.begun.as_ref()).map(|begun| begun.pass) else {
             return;
         };
-        if let Some(orphan) = self.orphan(name, pass) {
-            self.submit(name, pass, Call::Get(orphan.mark), ctx);
-        }
+        let Some(burial) = self.begun(name, pass).and_then(|begun| begun.burial.as_ref()) else { return };
+        let mark = burial.orphan.mark.clone();
+        let call = if burial.ask_again { Call::Delete(mark) } else { Call::Get(mark) };
+        self.submit(name, pass, call, ctx);
     }
 
     /// The one that is being deleted by this sweep.

@@ -25,6 +25,8 @@ pub enum Mood {
     Hangs,
     /// Never, and what was asked for happens all the same, after so long.
     Late(Duration),
+    /// After so long; a delete only stops the instance, and the next one removes it.
+    InParts(Duration),
     /// At once, with this.
     Fails(OpError),
     /// The adapter panics.
@@ -180,6 +182,10 @@ impl ScriptedHost {
         *lock(&self.running)
     }
 
+    fn mood_for(&self, kind: &str) -> Mood {
+        lock(&self.but).get(kind).cloned().unwrap_or_else(|| lock(&self.mood).clone())
+    }
+
     async fn answer(
         &self,
         kind: &'static str,
@@ -189,9 +195,8 @@ impl ScriptedHost {
         lock(&self.calls).push(Seen { kind, uid: uid.clone(), at: Instant::now() });
         *lock(&self.running) += 1;
         let _counted = Counted(self.running.clone());
-        let mood = lock(&self.but).get(kind).cloned().unwrap_or_else(|| lock(&self.mood).clone());
-        match mood {
-            Mood::Works(after) => {
+        match self.mood_for(kind) {
+            Mood::Works(after) | Mood::InParts(after) => {
                 tokio::time::sleep(after).await;
                 effect();
                 Ok(())
@@ -257,7 +262,17 @@ impl Backend for ScriptedHost {
             return Err(OpError::permanent(Reason::NameConflict, detail));
         }
         let (instances, uid) = (self.instances.clone(), mark.uid.clone());
-        self.answer("delete", &mark.uid, move || drop(lock(&instances).remove(&uid))).await
+        let in_parts = matches!(self.mood_for("delete"), Mood::InParts(_));
+        let effect = move || {
+            let mut instances = lock(&instances);
+            match instances.get_mut(&uid) {
+                Some(kept) if in_parts && kept.instance.state != InstanceState::Stopped => {
+                    kept.instance.state = InstanceState::Stopped;
+                }
+                Some(_) | None => drop(instances.remove(&uid)),
+            }
+        };
+        self.answer("delete", &mark.uid, effect).await
     }
 
     async fn list(&self, operator: &OperatorId, entry: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {

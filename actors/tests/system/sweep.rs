@@ -324,6 +324,18 @@ async fn a_deletion_that_hangs_or_fails_is_told_and_tried_again_and_the_next_one
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_that_the_backend_does_in_parts_is_asked_for_until_nothing_is_left() {
+    let world = World::start_with(&plan());
+    world.host("hv1").plant("lost", "test", "lab", HOUR);
+    world.host("hv1").set(Mood::InParts(SECOND));
+    world
+        .eventually("it is told as deleted", 3 * EVERY, |world| !events(world, "lab", Reason::OrphanDeleted).is_empty())
+        .await;
+    assert_eq!((world.host("hv1").all_calls("delete"), world.host("hv1").instances().len()), (2, 0));
+    assert!(events(&world, "lab", Reason::OrphanNotDeleted).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sweep_that_keeps_crashing_is_parked_and_everything_else_goes_on() {
     let world = World::start_with(&plan());
     world.curse("/operator/providers/lab/sweep", u32::MAX);

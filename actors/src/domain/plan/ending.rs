@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::making::look;
 use super::view::{Backing, View};
 use super::{Intent, Serving, Step, Task, Wake};
+use crate::domain::error::OpError;
 use crate::domain::id::HostName;
 use crate::domain::reason::Reason;
 
@@ -59,6 +60,7 @@ fn next_step(view: &View<'_>, wake: &mut Wake) -> Step {
         Backing::Unknown | Backing::NoProvider | Backing::NoHost => Step::Nothing,
         Backing::There if seen.on_host.is_some() => Step::Nothing,
         Backing::There if seen.cleaned => release(view, wake),
+        Backing::There if whose_it_is(view).is_some() => give_up(view, host, Reason::NameConflict, wake),
         Backing::There => match &seen.removal {
             Some(removal) if removal.asked => look(view, host, wake),
             Some(_) if !view.is_past(seen.look_at, wake) => Step::Nothing,
@@ -70,6 +72,13 @@ fn next_step(view: &View<'_>, wake: &mut Wake) -> Step {
             Some(_) | None => Step::Nothing,
         },
     }
+}
+
+/// What the delete said of whoever's thing is in the place of our instance. It stays, and nothing of ours is left.
+fn whose_it_is<'a>(view: &View<'a>) -> Option<&'a OpError> {
+    let latch = view.seen.latch.as_ref()?;
+    let said = latch.task == Task::Delete && latch.error.reason == Reason::NameConflict;
+    (said && latch.since >= deleting_since(view)).then_some(&latch.error)
 }
 
 fn give_up(view: &View<'_>, host: &HostName, reason: Reason, wake: &mut Wake) -> Step {
@@ -95,6 +104,13 @@ fn release(view: &View<'_>, wake: &mut Wake) -> Step {
 
 fn what_may_be_left(view: &View<'_>, host: &HostName, reason: Reason) -> String {
     let entry = view.managed().map_or("?", |managed| managed.provider.as_str());
+    if let Some(said) = whose_it_is(view).filter(|_| reason == Reason::NameConflict) {
+        return format!(
+            "nothing of {} (uid {}) is deleted on host `{host}` of provider `{entry}`, as what is there is not its own: {}; \
+             if it should go, remove it there by hand",
+            view.desired.key, view.desired.uid, said.detail
+        );
+    }
     let why = match reason {
         Reason::ProviderNotConfigured => format!("provider `{entry}` is not configured any more"),
         Reason::HostNotConfigured => format!("host `{host}` of provider `{entry}` is not configured any more"),
@@ -102,7 +118,8 @@ fn what_may_be_left(view: &View<'_>, host: &HostName, reason: Reason) -> String 
     };
     let instance = view.seen.provider_id().map_or_else(|| "an instance".to_owned(), |id| format!("the instance {id}"));
     format!(
-        "{why}: {instance} of {} (uid {}) may be left on host `{host}` of provider `{entry}`; remove it there by hand",
+        "{why}: {instance} of {} (uid {}) may be left on host `{host}` of provider `{entry}`; remove it there by hand, unless the sweep for \
+         orphans does",
         view.desired.key, view.desired.uid
     )
 }

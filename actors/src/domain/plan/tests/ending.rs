@@ -100,6 +100,35 @@ fn what_was_never_made_is_done_at_once() {
 }
 
 #[test]
+fn what_carries_another_owners_mark_is_told_and_left_and_the_object_goes() {
+    let mut life = Life::ready();
+    life.edit(|desired| desired.deleting = true);
+    let conflict = OpError::permanent(Reason::NameConflict, "pod `squids/px-1` belongs to somebody");
+    life.tell(|seen, now| seen.on_delete(Err(conflict), now));
+    match life.plan.step.clone() {
+        Step::EmitGivenUp { reason: Reason::NameConflict, note } => {
+            assert!(note.contains("belongs to somebody") && note.contains("host `a`"), "{note}");
+        }
+        other => panic!("{other:?}"),
+    }
+    life.tell(|seen, now| seen.on_given_up(Ok(()), now));
+    assert_eq!(life.plan.step, Step::ReleaseFinalizer);
+}
+
+#[test]
+fn a_conflict_from_before_the_deletion_is_looked_at_again() {
+    let mut life = Life::ready();
+    life.edit(|desired| desired.annotations.recreate = Some("2".into()));
+    life.tell(|seen, now| seen.on_delete(Err(permanent(Reason::NameConflict)), now));
+    life.wait(SETTLE);
+    life.edit(|desired| desired.deleting = true);
+    if life.plan.step == Step::Nothing {
+        life.wait_for_wake();
+    }
+    assert_eq!(life.plan.step, delete(Reason::Deleting));
+}
+
+#[test]
 fn a_deletion_goes_on_from_every_trouble() {
     let states: [Row<fn() -> Life>; 7] = [
         ("permanent error in get", || {

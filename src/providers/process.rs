@@ -85,7 +85,7 @@ impl ProcessBackend {
             .canonicalize()
             .or_else(|_| std::path::absolute(state_dir))
             .unwrap_or_else(|_| state_dir.to_owned());
-        let base = state_dir.join("process").join(entry.name.as_str());
+        let base = base_of(&state_dir, &entry.name);
         let openings = entry.allow_destinations.iter().copied().map(Opening::destination).chain(targets).collect();
         let shared = steps::Shared::of(&base);
         Self { site: Arc::new(Site { entry, state_dir, base, openings, grace: GRACE, shared }) }
@@ -112,7 +112,33 @@ impl ProcessBackend {
     }
 }
 
+/// Where all entries have their directories, and one of them has its own.
+fn all_bases(state_dir: &Path) -> PathBuf {
+    state_dir.join("process")
+}
+
+fn base_of(state_dir: &Path, entry: &ProviderName) -> PathBuf {
+    all_bases(state_dir).join(entry.as_str())
+}
+
 impl Site {
+    /// The one in which instances of that entry are, which may not be configured any more: where they are looked at and
+    /// removed, and never made.
+    fn of(self: &Arc<Self>, entry: &ProviderName) -> Arc<Self> {
+        if *entry == self.entry.name {
+            return Arc::clone(self);
+        }
+        let base = base_of(&self.state_dir, entry);
+        Arc::new(Self {
+            entry: ProcessEntry { name: entry.clone(), ..self.entry.clone() },
+            state_dir: self.state_dir.clone(),
+            openings: self.openings.clone(),
+            grace: self.grace,
+            shared: steps::Shared::of(&base),
+            base,
+        })
+    }
+
     fn folder(&self, uid: &Uid) -> PathBuf {
         self.base.join(uid.as_str())
     }
@@ -130,11 +156,11 @@ impl Backend for ProcessBackend {
     }
 
     async fn get(&self, mark: &OwnerMark) -> Result<Instance, OpError> {
-        get::get(&self.site, mark).await
+        get::get(&self.site.of(&mark.entry), mark).await
     }
 
     async fn delete(&self, mark: &OwnerMark) -> Result<(), OpError> {
-        delete::delete(&self.site, mark).await
+        delete::delete(&self.site.of(&mark.entry), mark).await
     }
 
     async fn list(&self, operator: &OperatorId, entry: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {

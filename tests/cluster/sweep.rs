@@ -45,7 +45,7 @@ impl Field {
         Self { plane, crawlers, pods_in, pods, maps }
     }
 
-    /// Its only entry is called like the namespace of the pods: ProviderHealths belong to the whole cluster.
+    /// Its only entry is called like the namespace of the pods: a health belongs to the whole cluster.
     fn launch<'s>(&self, site: &'s Site, operator: &str, namespace: &str, more: &[&str]) -> Launch<'s> {
         let entry = format!("{{name: {0}, type: kubernetes, namespace: {0}, auth: generated}}", self.pods_in);
         fs::write(site.providers_config(), format!("providers: [{entry}]\n")).unwrap();

@@ -152,6 +152,12 @@ impl<'a> Calls<'a> {
         Ok(())
     }
 
+    /// That a list is answered: one object at most, and nothing is made of it.
+    pub(super) async fn try_list<K: Kind>(&self) -> Result<(), OpError> {
+        let (api, params) = (self.api::<K>(), ListParams::default().limit(1));
+        limited(&self.listing::<K>(), Effect::None, api.list_metadata(&params)).await.map(drop)
+    }
+
     fn listing<K: Kind>(&self) -> String {
         format!("list {} in namespace `{}`", K::plural(&()), self.namespace)
     }

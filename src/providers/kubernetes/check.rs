@@ -1,7 +1,7 @@
 //! Check: may the operator do its work in the namespace, and would a pod of this entry be taken there?
 //!
-//! Two calls. One asks for all our rights at once; the other tries a create without storing it, so that a missing
-//! namespace, a full quota, a policy of the cluster and an invalid entry show before a Proxy needs them.
+//! Three calls. One asks for all our rights at once; one lists a pod; the last tries a create without storing it, so that a
+//! missing namespace, a full quota, a policy of the cluster and an invalid entry show before a Proxy needs them.
 
 use egress_actors::domain::desired::Placement;
 use egress_actors::domain::error::{Class, OpError};
@@ -9,6 +9,7 @@ use egress_actors::domain::id::{OperatorId, ProxyKey, Uid};
 use egress_actors::domain::instance::{InstanceSpec, OwnerMark};
 use egress_actors::domain::reason::Reason;
 use k8s_openapi::api::authorization::v1::{ResourceRule, SelfSubjectRulesReview, SelfSubjectRulesReviewSpec};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 
 use super::Site;
@@ -26,6 +27,7 @@ const NEEDED: [(&str, &str, &[&str]); 4] = [
 pub(super) async fn check(site: &Site) -> Result<(), OpError> {
     let calls = Calls::of(site).await?;
     rights(site, &calls).await?;
+    calls.try_list::<Pod>().await?;
     let sample = Manifest::of(&site.entry, &site.openings, site.cluster.operator_namespace(), &sample(site))?;
     calls.try_create(&sample.pod).await
 }

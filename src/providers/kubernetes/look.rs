@@ -1,6 +1,6 @@
 //! Get and list: what the API server has, read anew.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{OperatorId, ProviderName, Uid};
@@ -8,7 +8,6 @@ use egress_actors::domain::instance::{Credentials, Instance, Listed, OwnerMark};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
-use kube::api::PartialObjectMeta;
 
 use super::calls::Calls;
 use super::manifest::{self, Asked};
@@ -43,33 +42,36 @@ fn is_of_one(secret: &Secret, pod: &Pod) -> bool {
     mark::owner(&secret.metadata).is_some_and(|owner| mark::owner(&pod.metadata) == Some(owner))
 }
 
-pub(super) async fn list(site: &Site, operator: &OperatorId, _: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
+pub(super) async fn list(
+    site: &Site,
+    operator: &OperatorId,
+    entry: Option<&ProviderName>,
+) -> Result<Vec<Listed>, OpError> {
     let calls = Calls::of(site).await?;
-    let entry = &site.entry;
-    let selector = mark::selector(operator, &entry.name);
+    let asked = AskedFor { operator, entry };
+    let selector = mark::selector(operator, entry);
     // Before the pods, so that what is being made meanwhile is not taken for half.
-    let mut halves: Vec<Listed> = Vec::new();
-    let see = |found: PartialObjectMeta<ConfigMap>| {
-        if let Some(mark) = owner(site, operator, &found.metadata) {
-            halves.push(Listed { mark, instance: reading::half(&found.metadata, entry) });
-        }
-    };
-    calls.each_metadata::<ConfigMap>(&selector, see).await?;
+    let mut halves: HashMap<Uid, Listed> = HashMap::new();
+    calls.each_metadata::<ConfigMap>(&selector, |found| asked.half(site, &found.metadata, &mut halves)).await?;
+    if entry.is_none() {
+        // Whatever is left of an instance is one: a request of an operator that was killed may come late.
+        calls.each_metadata::<Secret>(&selector, |found| asked.half(site, &found.metadata, &mut halves)).await?;
+    }
 
     // A pod is a lot larger than what is kept of it. Whether its credentials are there is not known yet.
     let mut pods: Vec<(OwnerMark, Pod)> = Vec::new();
     let see = |found: Pod| {
-        if let Some(mark) = owner(site, operator, &found.metadata) {
+        if let Some(mark) = asked.owner(&found.metadata) {
             pods.push((mark, slim(found)));
         }
     };
     calls.each::<Pod>(&selector, see).await?;
 
-    // After the pods, so that those of each are there.
+    // After the pods, so that those of each are there. Who asks for all entries has no use for passwords.
     let mut generated: HashMap<Uid, Credentials> = HashMap::new();
-    if pods.iter().any(|(_, pod)| Asked::of(pod) == Asked::Generated) {
+    if entry.is_some() && pods.iter().any(|(_, pod)| Asked::of(pod) == Asked::Generated) {
         let see = |found: Secret| {
-            if let Some(mark) = owner(site, operator, &found.metadata)
+            if let Some(mark) = asked.owner(&found.metadata)
                 && let Some(credentials) = manifest::generated(&found)
             {
                 generated.insert(mark.uid, credentials);
@@ -78,25 +80,39 @@ pub(super) async fn list(site: &Site, operator: &OperatorId, _: Option<&Provider
         calls.each::<Secret>(&selector, see).await?;
     }
 
-    let whole: HashSet<Uid> = pods.iter().map(|(mark, _)| mark.uid.clone()).collect();
-    let mut listed: Vec<Listed> = pods
-        .into_iter()
-        .map(|(mark, pod)| {
-            let instance = reading::instance(&pod, entry, &site.current, generated.remove(&mark.uid));
-            Listed { mark, instance }
-        })
-        .collect();
-    listed.extend(halves.into_iter().filter(|half| !whole.contains(&half.mark.uid)));
+    let mut listed = Vec::with_capacity(pods.len());
+    for (mark, pod) in pods {
+        halves.remove(&mark.uid);
+        let instance = reading::instance(&pod, &site.entry, &site.current, generated.remove(&mark.uid));
+        listed.push(Listed { mark, instance });
+    }
+    listed.extend(halves.into_values());
     Ok(listed)
 }
 
-/// Labels only find: whose an object is, is in its mark, and only an object at its own place counts.
-fn owner(site: &Site, operator: &OperatorId, meta: &ObjectMeta) -> Option<OwnerMark> {
-    mark::owner(meta).filter(|owner| {
-        owner.operator == *operator
-            && owner.entry == site.entry.name
-            && meta.name.as_ref().is_some_and(|name| *name == mark::name(owner))
-    })
+/// Whose instances a list is about.
+#[derive(Clone, Copy)]
+struct AskedFor<'a> {
+    operator: &'a OperatorId,
+    entry: Option<&'a ProviderName>,
+}
+
+impl AskedFor<'_> {
+    /// Labels only find: whose an object is, is in its mark, and only an object at its own place counts.
+    fn owner(self, meta: &ObjectMeta) -> Option<OwnerMark> {
+        mark::owner(meta).filter(|owner| {
+            owner.operator == *self.operator
+                && self.entry.is_none_or(|entry| owner.entry == *entry)
+                && meta.name.as_ref().is_some_and(|name| *name == mark::name(owner))
+        })
+    }
+
+    fn half(self, site: &Site, meta: &ObjectMeta, halves: &mut HashMap<Uid, Listed>) {
+        if let Some(mark) = self.owner(meta) {
+            let half = |mark| Listed { mark, instance: reading::half(meta, &site.entry) };
+            halves.entry(mark.uid.clone()).or_insert_with(|| half(mark));
+        }
+    }
 }
 
 /// Without what nobody reads here.

@@ -51,10 +51,11 @@ pub(super) fn annotations(mark: &OwnerMark) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// Finds everything that this operator made for this entry.
-pub(super) fn selector(operator: &OperatorId, entry: &ProviderName) -> String {
+/// Finds everything that this operator made for this entry, or for whatever entry.
+pub(super) fn selector(operator: &OperatorId, entry: Option<&ProviderName>) -> String {
     let (key, value) = MANAGED_BY;
-    format!("{key}={value},{LABEL_OPERATOR}={},{LABEL_PROVIDER}={entry}", hash(operator.as_str(), 8))
+    let all = format!("{key}={value},{LABEL_OPERATOR}={}", hash(operator.as_str(), 8));
+    entry.map_or_else(|| all.clone(), |entry| format!("{all},{LABEL_PROVIDER}={entry}"))
 }
 
 /// The mark on an object, if it carries a whole one.
@@ -150,7 +151,7 @@ mod tests {
                 "{key}={value}"
             );
         }
-        let selector = selector(&long.operator, &long.entry);
+        let selector = selector(&long.operator, Some(&long.entry));
         for part in selector.split(',') {
             let (key, value) = part.split_once('=').expect("key=value");
             assert_eq!(labels(&long).get(key).map(String::as_str), Some(value));

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod,
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::manifest::{Asked, CONTAINER, Current};
+use super::mark;
 use crate::config::providers::KubernetesEntry;
 use crate::providers::squid_words::words_of_squid;
 
@@ -46,7 +47,7 @@ pub(super) fn instance(
 /// What an earlier call left without a pod.
 pub(super) fn half(meta: &ObjectMeta, entry: &KubernetesEntry) -> Instance {
     Instance {
-        provider_id: format!("{}/{}", place(entry), meta.name.as_deref().unwrap_or_default()).into(),
+        provider_id: format!("{}/{}", place(entry, meta), meta.name.as_deref().unwrap_or_default()).into(),
         state: InstanceState::Stopped,
         endpoint: None,
         generated: None,
@@ -60,11 +61,13 @@ pub(super) fn half(meta: &ObjectMeta, entry: &KubernetesEntry) -> Instance {
 /// entry has one host, named like itself.
 fn provider_id(entry: &KubernetesEntry, meta: &ObjectMeta) -> Arc<str> {
     let name = meta.name.as_deref().unwrap_or_default();
-    format!("{}/{name}/{}", place(entry), meta.uid.as_deref().unwrap_or_default()).into()
+    format!("{}/{name}/{}", place(entry, meta), meta.uid.as_deref().unwrap_or_default()).into()
 }
 
-fn place(entry: &KubernetesEntry) -> String {
-    format!("kubernetes://{0}/{0}/{1}", entry.name, entry.namespace)
+fn place(entry: &KubernetesEntry, meta: &ObjectMeta) -> String {
+    // The sweep sees those of other entries too.
+    let name = mark::owner(meta).map_or_else(|| entry.name.clone(), |owner| owner.entry);
+    format!("kubernetes://{name}/{name}/{}", entry.namespace)
 }
 
 fn created_at(meta: &ObjectMeta) -> Option<std::time::SystemTime> {

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use egress_actors::domain::error::OpError;
-use egress_actors::domain::id::Uid;
+use egress_actors::domain::id::{ProviderName, Uid};
 use egress_actors::domain::instance::OwnerMark;
 use egress_actors::domain::reason::Reason;
 
 use super::mark::OwnerFile;
-use super::{Site, errors, evidence};
+use super::{Site, all_bases, errors, evidence};
 
 pub(super) const OWNER: &str = "owner.json";
 pub(super) const CONF: &str = "squid.conf";
@@ -105,6 +105,25 @@ fn is_empty(folder: &Path) -> Result<bool, OpError> {
     Ok(entries.next().is_none())
 }
 
+/// Every entry that ever had instances here, and this one.
+pub(super) fn entries(site: &Site) -> Result<Vec<ProviderName>, OpError> {
+    state_dir(site)?;
+    let all = all_bases(&site.state_dir);
+    let mut entries = vec![site.entry.name.clone()];
+    let found = match fs::read_dir(&all) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(entries),
+        Err(error) => return Err(errors::file("list", &all, &error)),
+    };
+    for entry in found {
+        let entry = entry.map_err(|e| errors::file("list", &all, &e))?;
+        // What has another name was not made by us.
+        let name = entry.file_name().to_str().and_then(|name| ProviderName::parse(name).ok());
+        entries.extend(name.filter(|name| *name != site.entry.name));
+    }
+    Ok(entries)
+}
+
 /// Uids of all folders that could be instances: whatever is in the base directory and has a uid's name.
 pub(super) fn folders(site: &Site) -> Result<Vec<Uid>, OpError> {
     state_dir(site)?;
@@ -155,6 +174,8 @@ pub(super) fn make(
 pub(super) fn retire(site: &Site, uid: &Uid) -> Result<(), OpError> {
     let gone = site.base.join(format!("{GONE}{uid}"));
     remove(&gone)?;
+    // What an operator that was killed left half made, with a password in it.
+    remove(&site.base.join(format!("{NEW}{uid}")))?;
     let folder = site.folder(uid);
     match fs::rename(&folder, &gone) {
         Ok(()) => {

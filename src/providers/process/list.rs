@@ -15,10 +15,18 @@ use super::{Site, get, steps};
 pub(super) async fn list(
     site: &Arc<Site>,
     operator: &OperatorId,
-    _: Option<&ProviderName>,
+    entry: Option<&ProviderName>,
 ) -> Result<Vec<Listed>, OpError> {
-    let operator = operator.clone();
-    steps::look(site, "listing the instances", move |site| look(site, &operator)).await
+    let (operator, own, one) = (operator.clone(), Arc::clone(site), entry.cloned());
+    steps::look(site, "listing the instances", move |site| {
+        let entries = one.map_or_else(|| directory::entries(site), |one| Ok(vec![one]))?;
+        let mut listed = Vec::new();
+        for entry in entries {
+            listed.extend(look(&own.of(&entry), &operator)?);
+        }
+        Ok(listed)
+    })
+    .await
 }
 
 fn look(site: &Site, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {

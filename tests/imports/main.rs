@@ -30,9 +30,11 @@ const ACTORS: &str = "
     probes    <- domain, ports, kit, names
     host      <- domain, ports, kit, names, election::Claim
 
-    provider  <- domain, ports, kit, names, election::Claim, host
+    sweep     <- domain, ports, kit, names, election::Claim, host, events::EventsHandle
+
+    provider  <- domain, ports, kit, names, election::Claim, host, sweep
     provider  <- events::EventsHandle, records::RecordsHandle
-    providers <- domain, ports, kit, names, election::Claim, host::HostHandle, provider
+    providers <- domain, ports, kit, names, election::Claim, host::HostHandle, provider, sweep
     providers <- events::EventsHandle, records::RecordsHandle
     proxy     <- domain, ports, kit, names, election::Claim, board, host
     proxy     <- leases::LeasesHandle, probes::ProbesHandle, events::EventsHandle, records::RecordsHandle

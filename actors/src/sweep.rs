@@ -156,8 +156,8 @@ struct HostSweep {
     suspects: Suspects,
     /// The sweep that is under way.
     begun: Option<Begun>,
-    /// What people have been told of, so that only news are told.
-    told: HashSet<OwnerMark>,
+    /// What people have been told of, and whether it was ripe by then, so that only news are told.
+    told: HashSet<(OwnerMark, bool)>,
 }
 
 #[derive(Debug)]
@@ -236,8 +236,9 @@ impl Sweep {
         let orphans = host.suspects.judge(&rows, &roll, &busy, terms, now);
         let ripe = orphans.iter().filter(|orphan| orphan.verdict == Verdict::Ripe);
         let next: VecDeque<_> = if terms.dry_run { VecDeque::new() } else { ripe.take(left).cloned().collect() };
-        let is_news = orphans.iter().any(|orphan| !host.told.contains(&orphan.mark));
-        host.told = orphans.iter().map(|orphan| orphan.mark.clone()).collect();
+        let seen = orphans.iter().map(|orphan| (orphan.mark.clone(), orphan.verdict == Verdict::Ripe)).collect();
+        let before = std::mem::replace(&mut host.told, seen);
+        let is_news = !host.told.is_subset(&before);
         if is_news {
             self.args.events.emit(told::found(&self.args.provider, name, &orphans, next.len(), terms));
         }

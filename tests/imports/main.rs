@@ -75,6 +75,7 @@ const ROOT: &str = "
     server     <- actors::election::Claim, actors::election::ClaimState
     server     <- actors::watch::WatchHandle, actors::watch::SourceState
     server     <- actors::providers::Directory, actors::providers::EntryCard    -- cells that it shows
+    server     <- actors::sweep::Swept, actors::sweep::HostSwept                -- another one
     run        <- everything
     main       <- everything
 ";

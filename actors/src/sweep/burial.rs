@@ -146,7 +146,6 @@ impl Sweep {
         self.swept.deleted(name, &orphan.mark);
         if let Some(host) = self.hosts.get_mut(name) {
             host.suspects.forget(&orphan.mark);
-            host.told.remove(&orphan.mark);
         }
         self.tell();
         self.bury_next(name, pass, ctx);

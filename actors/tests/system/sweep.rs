@@ -55,8 +55,9 @@ async fn an_orphan_goes_at_the_second_sweep_and_is_named_and_what_lives_stays() 
     let note = events(&world, "lab", Reason::OrphanDeleted).remove(0).note;
     assert!(note.contains("crawl/lost") && note.contains("scripted://lab/hv1/lost") && note.contains("hv1"), "{note}");
     let found = events(&world, "lab", Reason::OrphanFound);
-    assert_eq!(found.len(), 1, "told once, not at every sweep: {found:?}");
-    assert!(found[0].note.contains("crawl/lost"), "{}", found[0].note);
+    assert_eq!(found.len(), 2, "told when it is seen and when it is ripe, not at every sweep: {found:?}");
+    assert!(found[0].note.contains("crawl/lost") && found[0].note.contains("first time"), "{}", found[0].note);
+    assert!(found[1].note.contains("1 to be deleted now"), "{}", found[1].note);
     pass(2 * HOUR).await;
     assert_eq!(world.host("hv1").all_calls("delete"), 1);
     assert_eq!(world.host("hv1").instances().len(), 2);
@@ -203,8 +204,9 @@ async fn a_thousand_orphans_go_under_the_cap_and_delay_nobody() {
     world.eventually("each is told", MINUTE, told).await;
     assert_eq!(world.host("hv1").all_calls("delete"), 1000, "each once");
     let found = events(&world, "lab", Reason::OrphanFound);
-    assert_eq!(found.len(), 1);
+    assert_eq!(found.len(), 2);
     assert!(found[0].note.contains("1000 instances") && found[0].note.contains("995 more"), "{}", found[0].note);
+    assert!(found[1].note.contains("10 to be deleted now, 990 later"), "{}", found[1].note);
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,7 +215,8 @@ async fn a_dry_run_tells_and_deletes_nothing() {
     world.host("hv1").plant("lost", "test", "lab", HOUR);
     pass(2 * HOUR).await;
     assert!(has(&world, "hv1", "lost"));
-    assert_eq!(events(&world, "lab", Reason::OrphanFound).len(), 1);
+    let told: Vec<_> = events(&world, "lab", Reason::OrphanFound).into_iter().map(|event| event.note).collect();
+    assert!(told.len() == 2 && told[1].contains("1 would be deleted (--gc-dry-run)"), "{told:?}");
     let swept = world.handles.directory.entries()[0].swept.load_full();
     let shown: Vec<_> = swept.hosts.values().flat_map(|host| &host.shown).map(|orphan| orphan.verdict).collect();
     assert_eq!(shown, [Verdict::Ripe]);

@@ -39,7 +39,7 @@ pub(super) fn failed(what: impl Display, error: &kube::Error) -> OpError {
 pub(super) fn refused(what: impl Display, status: &Status) -> OpError {
     let said = if status.message.is_empty() { &status.reason } else { &status.message };
     let (class, reason) = match status.code {
-        404 => (Class::NotFound, Reason::NotFound),
+        404 if is_evidence(status) => (Class::NotFound, Reason::NotFound),
         401 => (Class::Transient, Reason::Unauthorized),
         403 => (Class::Transient, Reason::Forbidden),
         504 => (Class::Transient, Reason::Timeout),
@@ -54,6 +54,12 @@ pub(super) fn refused(what: impl Display, status: &Status) -> OpError {
     OpError::new(class, reason, format!("cannot {what}: {said} ({}){way_out}", status.code))
 }
 
+/// The server's own word that this object does not exist. Where the whole kind is not served (its definition is gone, or not
+/// yet in use), and where something before the server answers, there is a 404 too, which names no object.
+pub(super) fn is_evidence(status: &Status) -> bool {
+    status.code == 404 && status.details.as_ref().is_some_and(|details| !details.name.is_empty())
+}
+
 /// Was another write first, or is the object another one?
 pub(super) fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
@@ -65,12 +71,14 @@ pub(super) fn is_missing(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn each_answer_has_its_class_and_none_latches() {
         for (code, class, reason) in [
-            (404, Class::NotFound, Reason::NotFound),
+            (404, Class::Transient, Reason::APIError),
             (401, Class::Transient, Reason::Unauthorized),
             (403, Class::Transient, Reason::Forbidden),
             (409, Class::Transient, Reason::APIError),
@@ -83,6 +91,19 @@ mod tests {
             let error = failed("read it", &kube::Error::Api(status));
             assert_eq!((error.class, error.reason), (class, reason), "{code}");
             assert_eq!(error.detail, format!("cannot read it: no way ({code})"));
+        }
+    }
+
+    #[test]
+    fn a_404_is_evidence_only_if_it_names_the_object() {
+        for (details, class) in [
+            (json!({"name": "px-1", "group": "crawl.example.com", "kind": "proxies"}), Class::NotFound),
+            (json!({"group": "crawl.example.com", "kind": "proxies"}), Class::Transient),
+            (json!(null), Class::Transient),
+        ] {
+            let status = json!({"status": "Failure", "code": 404, "message": "not found", "details": details});
+            let status = serde_json::from_value::<Status>(status).unwrap().boxed();
+            assert_eq!(failed("read it", &kube::Error::Api(status)).class, class, "{details}");
         }
     }
 

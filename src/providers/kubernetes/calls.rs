@@ -1,6 +1,6 @@
 //! Single calls of the API: each with a limit that frees its caller, and an error that has its class.
 //!
-//! "Not there" is an answer here, never an error, and only ever the server's own 404.
+//! "Not there" is an answer here, never an error, and only ever the server's own 404 that names the object.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -73,12 +73,12 @@ impl<'a> Calls<'a> {
 
     pub(super) async fn get<K: Kind>(&self, name: &str) -> Result<Option<K>, OpError> {
         let doing = format!("read {}", self.what::<K>(name));
-        limited(&doing, Effect::None, self.api::<K>().get_opt(name)).await
+        limited(&doing, Effect::None, async { absent_or(self.api::<K>().get(name).await) }).await
     }
 
     pub(super) async fn get_metadata<K: Kind>(&self, name: &str) -> Result<Option<PartialObjectMeta<K>>, OpError> {
         let doing = format!("read {}", self.what::<K>(name));
-        limited(&doing, Effect::None, self.api::<K>().get_metadata_opt(name)).await
+        limited(&doing, Effect::None, async { absent_or(self.api::<K>().get_metadata(name).await) }).await
     }
 
     pub(super) async fn create<K: Kind>(&self, object: &K) -> Result<Made<K>, OpError> {
@@ -115,13 +115,7 @@ impl<'a> Calls<'a> {
         let preconditions = Some(Preconditions { uid, resource_version: None });
         let params = DeleteParams { preconditions, ..DeleteParams::background() };
         let api = self.api::<K>();
-        limited(&doing, Effect::Change, async {
-            match api.delete(name, &params).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-                other => other.map(drop),
-            }
-        })
-        .await
+        limited(&doing, Effect::Change, async { absent_or(api.delete(name, &params).await).map(drop) }).await
     }
 
     /// Every object with these labels, page by page, or an error: never a part.
@@ -167,6 +161,20 @@ fn next(params: ListParams, token: Option<String>) -> Option<ListParams> {
     token.filter(|token| !token.is_empty()).map(|token| params.continue_token(&token))
 }
 
+/// None if the server says of this very object that it is not there. A 404 that names no object may come from anything that
+/// stands before the server, or from a path that is wrong: it is no evidence.
+fn absent_or<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status))
+            if status.code == 404 && status.details.as_ref().is_some_and(|details| !details.name.is_empty()) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Any call within the limit.
 pub(super) async fn limited<T>(
     doing: &str,
@@ -176,5 +184,26 @@ pub(super) async fn limited<T>(
     match tokio::time::timeout(LIMIT, call).await {
         Ok(answer) => answer.map_err(|error| errors::of(doing, effect, &error)),
         Err(_) => Err(errors::late(doing, effect)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn absent_is_only_what_the_server_says_by_name() {
+        for (code, details, absent) in [
+            (404, json!({"name": "px-1", "kind": "pods"}), true),
+            (404, json!({"kind": "pods"}), false),
+            (404, json!(null), false),
+            (403, json!({"name": "px-1", "kind": "pods"}), false),
+        ] {
+            let status = json!({"status": "Failure", "code": code, "message": "no", "details": details});
+            let error = kube::Error::Api(serde_json::from_value::<kube::core::Status>(status).unwrap().boxed());
+            assert_eq!(matches!(absent_or::<()>(Err(error)), Ok(None)), absent, "{code} {details}");
+        }
     }
 }

@@ -58,6 +58,9 @@ impl Task {
     }
 }
 
+/// So often in a row `Busy` is no news: with the usual backoff that is a quarter of a minute.
+const PATIENCE: u32 = 4;
+
 /// Tasks whose latest attempt failed. Empty for nearly every Proxy: it is kept small, as there are many.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tries(Vec<Failing>);
@@ -94,12 +97,12 @@ impl Tries {
         self.get(task).map_or(0, |failing| failing.backoff.failures())
     }
 
-    /// The error of a task, if it is worth telling: having to wait for a slot, and having been cancelled by ourselves, is
-    /// not.
+    /// The error of a task, if it is worth telling: having been cancelled by ourselves is not, and having to wait for an
+    /// earlier operation only if that does not end.
     pub(super) fn told(&self, task: Task) -> Option<&OpError> {
-        self.get(task)
-            .map(|failing| &failing.error)
-            .filter(|error| error.class != Class::Cancelled && error.reason != Reason::Busy)
+        let failing = self.get(task)?;
+        let is_patient = failing.error.reason == Reason::Busy && failing.backoff.failures() <= PATIENCE;
+        (failing.error.class != Class::Cancelled && !is_patient).then_some(&failing.error)
     }
 
     pub(super) fn any_told(&self) -> bool {

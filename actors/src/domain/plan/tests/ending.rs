@@ -116,6 +116,19 @@ fn what_carries_another_owners_mark_is_told_and_left_and_the_object_goes() {
 }
 
 #[test]
+fn a_deletion_that_waits_for_an_operation_that_never_ends_says_so() {
+    let mut life = Life::ready();
+    life.edit(|desired| desired.deleting = true);
+    let mut told = Vec::new();
+    for _ in 0..6 {
+        life.tell(|seen, now| seen.on_delete(Err(transient(Reason::Busy)), now));
+        told.push(life.condition(ConditionType::Ready).1 == Reason::DeletionBlocked);
+        life.wait_for_wake();
+    }
+    assert_eq!(told, [false, false, false, false, true, true]);
+}
+
+#[test]
 fn a_conflict_from_before_the_deletion_is_looked_at_again() {
     let mut life = Life::ready();
     life.edit(|desired| desired.annotations.recreate = Some("2".into()));

@@ -34,5 +34,9 @@ pub const DRAIN: &str = "crawl.example.com/drain";
 pub const RECREATE: &str = "crawl.example.com/recreate";
 /// Written by the operator: the host chosen for the instance.
 pub const HOST: &str = "crawl.example.com/host";
+/// On each ProviderHealth: the id of the operator that made it and keeps it.
+pub const OWNER: &str = "crawl.example.com/owner-operator";
+/// On each ProviderHealth, for people who look for what is ours.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// On the operator's pod that leads, with the value `leader`.
 pub const ROLE_LABEL: &str = "crawl.example.com/role";

@@ -113,7 +113,7 @@ impl Cluster {
     }
 
     pub fn records(&self) -> Arc<dyn Records> {
-        Arc::new(ClusterRecords::new(self.clients.calls().clone(), self.seen.clone()))
+        Arc::new(ClusterRecords::new(self.clients.calls().clone(), self.operator.clone(), self.seen.clone()))
     }
 
     pub fn event_sink(&self) -> Arc<dyn EventSink> {

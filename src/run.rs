@@ -236,6 +236,7 @@ async fn children(
     let lease_api = LeaseApi::of(handles, tokens, config.leases.max_ttl);
     let (level, shown_level) = (telemetry.log_level.clone(), telemetry.log_level.clone());
     let (exporter, watched, asked) = (telemetry.exporter.clone(), world.clone(), reload.clone());
+    let config_on_disk = reload.clone();
     let admin = Admin {
         env: handles.env.clone(),
         directory: handles.directory.clone(),
@@ -244,6 +245,7 @@ async fn children(
         controls: Controls {
             metrics: Arc::new(move || exporter.render()),
             reload: Arc::new(move || Box::pin(asked.clone().now())),
+            config: Arc::new(move || config_on_disk.state()),
             log_level: Arc::new(move || shown_level.current().to_string()),
             set_log_level: Arc::new(move |text| {
                 let filter = text.parse::<LogFilter>()?;

@@ -19,6 +19,7 @@ pub mod providers;
 pub mod proxies;
 pub mod proxy;
 pub mod records;
+pub mod standing;
 pub mod sweep;
 pub mod watch;
 

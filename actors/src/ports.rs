@@ -218,7 +218,9 @@ pub trait Records: Send + Sync + 'static {
     async fn write_status(&self, key: &ProxyKey, uid: &Uid, status: &Status, mandate: &Mandate) -> Result<(), OpError>;
     /// Sets or removes the drain annotation.
     async fn annotate_drain(&self, key: &ProxyKey, uid: &Uid, drain: bool) -> Result<(), OpError>;
-    /// Writes the health of one provider entry.
+    /// Writes the health of one provider entry. A condition whose truth is the stored one keeps its stored `since`: whoever
+    /// writes after a restart does not know since when it is so. An object of that name that is not ours is a permanent
+    /// `NameConflict`, and is left alone.
     async fn write_provider_health(&self, health: &ProviderHealth, mandate: &Mandate) -> Result<(), OpError>;
     /// Removes the health of an entry that is no longer configured. One that is not ours is left alone.
     async fn remove_provider_health(&self, entry: &ProviderName, mandate: &Mandate) -> Result<(), OpError>;

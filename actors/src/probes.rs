@@ -37,6 +37,7 @@ use crate::kit::actor::InitError;
 use crate::kit::{Behavior, ChildSpec, Ctx, Fired, Ref, Reply, Tell, Timers};
 use crate::names;
 use crate::ports::Prober;
+use crate::standing::Standing;
 
 /// The first probe of a Proxy that has no answer for this long, or for a quarter of its timeout, gives its slot up if others
 /// need it.
@@ -139,6 +140,10 @@ pub struct ProbesArgs {
     pub workers: usize,
     /// The target of a Proxy that names none.
     pub default_target: Arc<Url>,
+    /// Where suspect targets are published.
+    pub standing: Standing,
+    /// Hears that they are not the same any more.
+    pub suspects_changed: Tell<()>,
 }
 
 impl std::fmt::Debug for ProbesArgs {
@@ -390,7 +395,7 @@ impl Behavior for Probes {
         Ok(Self {
             schedule: Schedule::new(args.workers),
             tracked: HashMap::new(),
-            targets: Targets::new(),
+            targets: Targets::new(args.standing.clone(), args.suspects_changed.clone()),
             generation: 0,
             armed: None,
             timers,

@@ -7,19 +7,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
+use crate::domain::clock::Now;
 use crate::domain::desired::Placement;
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, OperatorId, ProviderName, Uid};
 use crate::domain::placement::{Seat, host_for};
 use crate::domain::reason::Reason;
-use crate::domain::status::{Condition, ConditionType, Truth};
+use crate::domain::status::{Condition, ConditionType};
 use crate::domain::target::{TargetHealth, entry_health};
 use crate::election::Claim;
 use crate::events::EventsHandle;
 use crate::host::{Checked, HostArgs, HostHandle};
-use crate::kit::actor::{InitError, Lingering};
+use crate::kit::actor::InitError;
 use crate::kit::{
     Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Intensity, Overflow, Ref, Reply, Strategy, Supervision, Tell,
     Timers,
@@ -27,6 +28,7 @@ use crate::kit::{
 use crate::names;
 use crate::ports::{Event, ProviderEntry, ProviderHealth, Severity, Subject};
 use crate::records::RecordsHandle;
+use crate::standing::Standing;
 use crate::sweep::{self, SweepArgs};
 
 /// A reservation that no Proxy has taken up by then is void: its actor crashed, or its object went.
@@ -61,6 +63,11 @@ impl ProviderHandle {
         self.0.cast_or_drop(ProviderMsg::Reserve(Box::new(reserve)));
     }
 
+    /// Writes its ProviderHealth anew: somebody removed it, or what stands for all entries has changed.
+    pub fn tell_again(&self) {
+        self.0.cast_or_drop(ProviderMsg::TellAgain);
+    }
+
     pub fn spec(&self, args: ProviderArgs) -> ChildSpec {
         let id: Arc<str> = args.entry.name.as_str().into();
         ChildSpec::of::<Provider>(id, &self.0, move || args.clone())
@@ -80,10 +87,12 @@ enum ProviderMsg {
     Reserve(Box<Reserve>),
     /// A host was checked.
     Checked(Checked),
+    /// The ProviderHealth is to be written anew.
+    TellAgain,
     Timer(Fired<Alarm>),
 }
 
-crate::named!(ProviderMsg: Reserve, Checked, Timer);
+crate::named!(ProviderMsg: Reserve, Checked, TellAgain, Timer);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Alarm {
@@ -117,6 +126,10 @@ pub struct ProviderArgs {
     pub recovered: Tell<(ProviderName, HostName)>,
     /// Where the admin endpoint reads the verdicts.
     pub verdicts: Arc<ArcSwap<Vec<TargetHealth>>>,
+    /// What stands for all entries at once.
+    pub standing: Standing,
+    /// Why its ProviderHealth is not to be written, if it is not.
+    pub untold: Arc<ArcSwapOption<String>>,
     /// None where nothing is swept.
     pub sweep: Option<SweepArgs>,
 }
@@ -126,8 +139,7 @@ struct Provider {
     args: ProviderArgs,
     reserved: HashMap<Uid, (HostName, Instant)>,
     verdicts: HashMap<HostName, TargetHealth>,
-    told_ready: Option<Truth>,
-    ready_since: SystemTime,
+    /// None before every host was checked under this claim.
     written_at: Option<Instant>,
     timers: Timers<Alarm>,
 }
@@ -180,7 +192,7 @@ impl Provider {
     fn check_all(&mut self, ctx: &mut Ctx<ProviderMsg>) {
         if self.args.claim.epoch().is_none() {
             // A standby asks nobody for anything, and another may write the verdicts anew meanwhile.
-            (self.written_at, self.told_ready) = (None, None);
+            self.written_at = None;
             self.timers.arm_in(Alarm::Check, LOOK_AT_CLAIM_EVERY);
             return;
         }
@@ -229,35 +241,45 @@ impl Provider {
         }
         let mut targets: Vec<_> = self.verdicts.values().cloned().collect();
         targets.sort_by(|a, b| a.name.cmp(&b.name));
-        self.args.verdicts.store(Arc::new(targets.clone()));
+        self.args.verdicts.store(Arc::new(targets));
         let all_known = self.verdicts.len() == self.args.hosts.len();
         let stale = self.written_at.is_none_or(|at| now.mono.saturating_duration_since(at) >= REWRITE_AFTER);
         if all_known && (changed || stale) {
-            self.written_at = Some(now.mono);
-            self.write(targets, now.wall);
+            self.write(now);
         }
     }
 
-    fn write(&mut self, targets: Vec<TargetHealth>, wall: SystemTime) {
-        let health = entry_health(self.args.hosts.len(), &targets);
-        if self.told_ready != Some(health.ready) {
-            self.told_ready = Some(health.ready);
-            self.ready_since = wall;
+    fn write(&mut self, now: Now) {
+        self.written_at = Some(now.mono);
+        if self.args.untold.load().is_some() {
+            return;
         }
+        let targets = self.args.verdicts.load_full();
+        let health = entry_health(self.args.hosts.len(), &targets);
         let ready = Condition {
             kind: ConditionType::Ready,
             truth: health.ready,
             reason: health.reason,
             message: health.message.into(),
-            since: self.ready_since,
+            // For a flip: what is as it was written before keeps its time there.
+            since: now.wall,
         };
+        let [suspicion, acceptance] = self.args.standing.conditions(now.wall);
         self.args.records.provider_health(ProviderHealth {
             entry: self.args.entry.name.clone(),
             kind: self.args.entry.kind,
-            conditions: vec![ready],
-            targets,
+            conditions: vec![ready, suspicion, acceptance],
+            targets: targets.to_vec(),
         });
     }
+}
+
+/// Takes the gauges of a host that is gone out of sight.
+pub(crate) fn retire(provider: &ProviderName, host: &HostName) {
+    let labels = [("provider", provider.to_string()), ("target", host.to_string())];
+    metrics::gauge!(names::PROVIDER_TARGET_UP, &labels).set(names::RETIRED);
+    metrics::gauge!(names::PROVIDER_TARGET_CHECK_DURATION_SECONDS, &labels).set(names::RETIRED);
+    metrics::gauge!(names::PROVIDER_TARGET_CHECK_TIMESTAMP_SECONDS, &labels).set(names::RETIRED);
 }
 
 impl Behavior for Provider {
@@ -268,15 +290,7 @@ impl Behavior for Provider {
     fn init(args: ProviderArgs, ctx: &mut Ctx<ProviderMsg>) -> Result<Self, InitError> {
         let mut timers = Timers::new(ctx.tell(ProviderMsg::Timer));
         timers.arm_in(Alarm::Check, Duration::ZERO);
-        let provider = Self {
-            reserved: HashMap::new(),
-            verdicts: HashMap::new(),
-            told_ready: None,
-            ready_since: ctx.now().wall,
-            written_at: None,
-            timers,
-            args,
-        };
+        let provider = Self { reserved: HashMap::new(), verdicts: HashMap::new(), written_at: None, timers, args };
         for host in provider.args.hosts.clone() {
             provider.start_host(&host.name, ctx);
         }
@@ -291,6 +305,9 @@ impl Behavior for Provider {
                 ask.reply.send(answer);
             }
             ProviderMsg::Checked(checked) => self.checked(checked, ctx),
+            // Before the first time it will be told anyway.
+            ProviderMsg::TellAgain if self.written_at.is_some() => self.write(ctx.now()),
+            ProviderMsg::TellAgain => {}
             ProviderMsg::Timer(fired) => match self.timers.accept(fired) {
                 Some(Alarm::Check) => self.check_all(ctx),
                 Some(Alarm::Revive(host)) => self.start_host(&host, ctx),
@@ -313,17 +330,6 @@ impl Behavior for Provider {
             let error = OpError::transient(Reason::Crashed, format!("its actor keeps crashing and is parked: {why}"));
             self.checked(Checked { host: name, result: Err(error), took: Duration::ZERO }, ctx);
         }
-    }
-
-    fn stopping(&mut self, _: &mut Ctx<ProviderMsg>) -> Option<Lingering> {
-        // A changed or removed entry leaves no stale series behind; a restarted one sets them anew.
-        for host in &self.args.hosts {
-            let labels = [("provider", self.args.entry.name.to_string()), ("target", host.name.to_string())];
-            metrics::gauge!(names::PROVIDER_TARGET_UP, &labels).set(names::RETIRED);
-            metrics::gauge!(names::PROVIDER_TARGET_CHECK_DURATION_SECONDS, &labels).set(names::RETIRED);
-            metrics::gauge!(names::PROVIDER_TARGET_CHECK_TIMESTAMP_SECONDS, &labels).set(names::RETIRED);
-        }
-        None
     }
 
     fn supervision() -> Supervision {

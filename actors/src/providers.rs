@@ -1,31 +1,50 @@
 //! The entries of the providers config as children, which come, change and go at run time.
 //!
-//! Owns the directory: which entries and hosts there are. Spoken to by the wiring (`configure`); the directory is read by
-//! everybody without asking. An entry that keeps crashing is parked and tried again; its siblings never notice.
+//! Owns the directory: which entries and hosts there are; and which ProviderHealths there are to be, of which it looks at
+//! all now and then ([`upkeep`]). Spoken to by the wiring (`configure`); the directory is read by everybody without asking.
+//! An entry that keeps crashing is parked and tried again; its siblings never notice. Never writes a ProviderHealth: the
+//! entry's own actor does.
 
-use std::collections::HashMap;
+mod upkeep;
+
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
+use self::upkeep::{Upkeep, upkeep};
+use crate::domain::error::OpError;
 use crate::domain::id::{HostName, ProviderName};
+use crate::domain::reason::Reason;
 use crate::domain::target::TargetHealth;
 use crate::election::Claim;
 use crate::events::EventsHandle;
 use crate::host::HostHandle;
 use crate::kit::actor::InitError;
+use crate::kit::work::{Done, work};
 use crate::kit::{
-    Behavior, ChildEnd, ChildSpec, Ctx, Env, Exit, Fired, Intensity, Overflow, Ref, Strategy, Supervision, Tell, Timers,
+    Behavior, ChildEnd, ChildSpec, Ctx, Env, Exit, Fired, Intensity, Overflow, Ref, Reply, Strategy, Supervision, Tell,
+    Timers,
 };
-use crate::ports::ProviderEntry;
-use crate::provider::{ProviderArgs, ProviderHandle, ProviderSettings};
+use crate::ports::{Event, FoundHealth, ProviderEntry, Records, Severity, Subject};
+use crate::provider::{self, ProviderArgs, ProviderHandle, ProviderSettings};
 use crate::records::RecordsHandle;
+use crate::standing::{self, Standing};
 use crate::sweep::{Owners, RollCall, SweepArgs, SweepSettings, Swept};
 
 /// An entry that crashed too often is started again after this.
 const REVIVE_AFTER: Duration = Duration::from_secs(60);
+
+/// A standby that begins to lead looks at the ProviderHealths after this at the latest.
+const LOOK_AT_CLAIM_EVERY: Duration = Duration::from_secs(1);
+
+/// One look at them, which is one list.
+const LOOK_WITHIN: Duration = Duration::from_secs(15);
+
+/// The child that looks. No entry can have this name.
+const LOOK: &str = "op/healths";
 
 /// One entry as everybody sees it.
 #[derive(Debug)]
@@ -35,6 +54,8 @@ pub struct EntryCard {
     pub hosts: HashMap<HostName, HostHandle>,
     /// The latest verdict on each host; empty before the first check.
     pub verdicts: Arc<ArcSwap<Vec<TargetHealth>>>,
+    /// Why its ProviderHealth is not written, if it is not: one of that name is somebody else's.
+    pub untold: Arc<ArcSwapOption<String>>,
     /// What its sweep for orphans found.
     pub swept: Arc<ArcSwap<Swept>>,
 }
@@ -85,6 +106,7 @@ pub struct ProvidersHandle {
     directory: Directory,
     /// The latest configuration, for a restart.
     wanted: Arc<ArcSwap<Vec<ProviderEntry>>>,
+    standing: Standing,
 }
 
 impl ProvidersHandle {
@@ -93,6 +115,7 @@ impl ProvidersHandle {
             to: Ref::new("providers"),
             directory: Directory::default(),
             wanted: Arc::new(ArcSwap::from_pointee(entries)),
+            standing: Standing::default(),
         }
     }
 
@@ -106,18 +129,38 @@ impl ProvidersHandle {
         self.to.cast_or_drop(ProvidersMsg::Configured);
     }
 
+    /// The configuration on disk is not the one in use, and why; or it is again.
+    pub fn config_refused(&self, why: Option<String>) {
+        self.standing.set_refused(why);
+        self.to.cast_or_drop(ProvidersMsg::Standing);
+    }
+
+    /// What stands for all entries at once.
+    pub fn standing(&self) -> Standing {
+        self.standing.clone()
+    }
+
+    /// The verb for whoever changes it elsewhere.
+    pub fn standing_changed(&self) -> Tell<()> {
+        self.to.tell(|()| ProvidersMsg::Standing)
+    }
+
     pub fn spec(&self, args: ProvidersArgs) -> ChildSpec {
-        let (directory, wanted) = (self.directory.clone(), self.wanted.clone());
-        ChildSpec::of::<Providers>("providers", &self.to, move || (args.clone(), directory.clone(), wanted.clone()))
-            .stop_within(Duration::from_secs(15))
+        let (directory, wanted, standing) = (self.directory.clone(), self.wanted.clone(), self.standing.clone());
+        ChildSpec::of::<Providers>("providers", &self.to, move || {
+            (args.clone(), directory.clone(), wanted.clone(), standing.clone())
+        })
+        .stop_within(Duration::from_secs(15))
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ProvidersArgs {
     pub settings: ProviderSettings,
     pub claim: Claim,
     pub records: RecordsHandle,
+    /// Only read here: what is written goes through `records`.
+    pub healths: Arc<dyn Records>,
     pub events: EventsHandle,
     /// Hears that entries came, changed or went.
     pub changed: Tell<()>,
@@ -141,22 +184,50 @@ impl fmt::Debug for Sweeping {
     }
 }
 
+impl fmt::Debug for ProvidersArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProvidersArgs").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug)]
 enum ProvidersMsg {
     /// The wanted entries changed.
     Configured,
-    /// A parked entry is tried again.
-    Timer(Fired<ProviderName>),
+    /// What stands for all entries changed.
+    Standing,
+    /// A look at the ProviderHealths ended, that was begun in this epoch.
+    Looked(u32, Done<Result<Vec<FoundHealth>, OpError>>),
+    Timer(Fired<Alarm>),
 }
 
-crate::named!(ProvidersMsg: Configured, Timer);
+crate::named!(ProvidersMsg: Configured, Standing, Looked, Timer);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Alarm {
+    /// A parked entry is tried again.
+    Revive(ProviderName),
+    /// Time for the next look at the ProviderHealths.
+    Look,
+}
 
 #[derive(Debug)]
 struct Providers {
     args: ProvidersArgs,
     directory: Directory,
     wanted: Arc<ArcSwap<Vec<ProviderEntry>>>,
-    timers: Timers<ProviderName>,
+    standing: Standing,
+    /// Of what stands, what was told in events.
+    told: Told,
+    /// Hosts whose gauges the running child of an entry may have set.
+    measured: HashMap<ProviderName, HashSet<HostName>>,
+    timers: Timers<Alarm>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Told {
+    is_suspect: bool,
+    is_refused: bool,
 }
 
 impl Providers {
@@ -200,11 +271,12 @@ impl Providers {
     }
 
     /// Starts the entry unless it runs, or its old incarnation is still ending.
-    fn start(&self, name: &ProviderName, ctx: &mut Ctx<ProvidersMsg>) {
+    fn start(&mut self, name: &ProviderName, ctx: &mut Ctx<ProvidersMsg>) {
         let Some(card) = self.directory.entry(name) else { return };
         if ctx.has_child(&child_id(name)) {
             return;
         }
+        self.measured.insert(name.clone(), card.entry.hosts.iter().map(|host| host.name.clone()).collect());
         let hosts: Vec<_> = card.entry.hosts.iter().filter_map(|host| card.hosts.get(&host.name).cloned()).collect();
         let sweep = self.args.sweep.as_ref().map(|sweeping| self.sweep(&card, hosts.clone(), sweeping.clone()));
         ctx.start(card.provider.spec(ProviderArgs {
@@ -216,8 +288,135 @@ impl Providers {
             events: self.args.events.clone(),
             recovered: self.args.recovered.clone(),
             verdicts: card.verdicts.clone(),
+            standing: self.standing.clone(),
+            untold: card.untold.clone(),
             sweep,
         }));
+    }
+
+    /// What is gone for good leaves no stale series behind. The child has ended: nobody sets them anew.
+    fn retire(&mut self, name: &ProviderName, stays: impl Fn(&HostName) -> bool) {
+        for host in self.measured.remove(name).iter().flatten().filter(|host| !stays(host)) {
+            provider::retire(name, host);
+        }
+    }
+
+    /// Begins a look at the ProviderHealths that are there.
+    fn look(&mut self, ctx: &mut Ctx<ProvidersMsg>) {
+        let now = ctx.now().mono;
+        let Some(epoch) = self.args.claim.epoch().filter(|_| self.args.claim.may_mutate(now)) else {
+            // A standby has nothing to put right.
+            return self.timers.arm_in(Alarm::Look, LOOK_AT_CLAIM_EVERY);
+        };
+        let interval = self.args.settings.check_interval;
+        self.timers.arm_in(Alarm::Look, interval.mul_f64(0.95 + rand::random::<f64>() * 0.1));
+        let (healths, looked) = (self.args.healths.clone(), ctx.tell(move |done| ProvidersMsg::Looked(epoch, done)));
+        // If the one before is still under way, this one is not begun, and its answer is of no use to anybody.
+        let reply = Reply::new(move |done| looked.send(done), || Done::Lost);
+        ctx.start(work(LOOK, now + LOOK_WITHIN, async move { healths.list_provider_healths().await }, reply));
+    }
+
+    fn looked(&mut self, epoch: u32, done: Done<Result<Vec<FoundHealth>, OpError>>) {
+        let found = match done {
+            Done::Finished(Ok(found)) => found,
+            Done::Finished(Err(error)) => {
+                return tracing::warn!(%error, "the ProviderHealths are not known: none is removed or put back");
+            }
+            Done::Panicked(error) => return tracing::error!(error, "a look at the ProviderHealths panicked"),
+            Done::Deadline => {
+                return tracing::warn!("the ProviderHealths are not known: the list did not end in time");
+            }
+            Done::Lost => return,
+        };
+        // Another replica may have led meanwhile, with another configuration.
+        if self.args.claim.epoch() != Some(epoch) {
+            return;
+        }
+        let cards = self.directory.entries();
+        for (name, verdict) in upkeep(cards.iter().map(|card| &card.entry.name), &found) {
+            let Some(card) = self.directory.entry(name) else {
+                tracing::info!(provider = %name, "the ProviderHealth of an entry that is not configured is removed");
+                self.args.records.remove_provider_health(name);
+                continue;
+            };
+            match verdict {
+                Upkeep::Foreign => self.is_taken(&card),
+                Upkeep::Kept | Upkeep::LeftOver => {
+                    if self.is_free(&card) {
+                        card.provider.tell_again();
+                    }
+                }
+                Upkeep::Missing => {
+                    self.is_free(&card);
+                    card.provider.tell_again();
+                }
+            }
+        }
+    }
+
+    /// The name of its ProviderHealth is another's: told once.
+    fn is_taken(&self, card: &EntryCard) {
+        let name = &card.entry.name;
+        let why = format!(
+            "there is a ProviderHealth `{name}` that is not of this operator, so this entry has none: rename the entry, or \
+             delete that object if nobody needs it"
+        );
+        if card.untold.swap(Some(Arc::new(why.clone()))).is_none() {
+            tracing::error!(provider = %name, reason = %Reason::NameConflict, why, "provider health cannot be told");
+            self.args.events.emit(Event {
+                about: Subject::Provider(name.clone()),
+                severity: Severity::Warning,
+                reason: Reason::NameConflict,
+                note: why,
+            });
+        }
+    }
+
+    /// True if it was another's before.
+    fn is_free(&self, card: &EntryCard) -> bool {
+        let was_taken = card.untold.swap(None).is_some();
+        if was_taken {
+            tracing::info!(provider = %card.entry.name, "provider health can be told");
+        }
+        was_taken
+    }
+
+    /// Tells what stands now in every ProviderHealth, and with an event where it turned.
+    fn tell_standing(&mut self) {
+        let (suspects, refused) = (self.standing.suspects(), self.standing.refused());
+        let before = self.told;
+        self.told = Told { is_suspect: !suspects.is_empty(), is_refused: refused.is_some() };
+        let mut turns = Vec::new();
+        if self.told.is_suspect != before.is_suspect {
+            turns.push(if self.told.is_suspect {
+                let named = standing::names(&suspects);
+                let note = format!("faults at these targets do not count against proxies: {named}");
+                (Severity::Warning, Reason::ProbeTargetSuspect, note)
+            } else {
+                let note = "no probe target is suspect any more".to_owned();
+                (Severity::Normal, Reason::ProbeTargetTrusted, note)
+            });
+        }
+        if self.told.is_refused != before.is_refused {
+            turns.push(match &refused {
+                Some(why) => (Severity::Warning, Reason::ConfigInvalid, standing::refusal(why)),
+                None => {
+                    let note = "the providers config on disk is in use again".to_owned();
+                    (Severity::Normal, Reason::ConfigAccepted, note)
+                }
+            });
+        }
+        for card in self.directory.entries() {
+            for (severity, reason, note) in &turns {
+                self.args.events.emit(Event {
+                    about: Subject::Provider(card.entry.name.clone()),
+                    severity: *severity,
+                    reason: *reason,
+                    note: note.clone(),
+                });
+            }
+            card.provider.tell_again();
+        }
     }
 
     fn sweep(&self, card: &EntryCard, hosts: Vec<HostHandle>, sweeping: Sweeping) -> SweepArgs {
@@ -247,6 +446,7 @@ fn card(entry: &ProviderEntry, before: Option<&EntryCard>, env: &Arc<Env>) -> En
         provider: before.map_or_else(|| ProviderHandle::new(&entry.name), |card| card.provider.clone()),
         hosts: entry.hosts.iter().map(|h| host(&h.name)).collect(),
         verdicts: Arc::default(),
+        untold: before.map(|card| card.untold.clone()).unwrap_or_default(),
         swept: Arc::default(),
     }
 }
@@ -258,32 +458,49 @@ fn child_id(name: &ProviderName) -> Arc<str> {
 impl Behavior for Providers {
     const KIND: &'static str = "providers";
     type Msg = ProvidersMsg;
-    type Args = (ProvidersArgs, Directory, Arc<ArcSwap<Vec<ProviderEntry>>>);
+    type Args = (ProvidersArgs, Directory, Arc<ArcSwap<Vec<ProviderEntry>>>, Standing);
 
-    fn init((args, directory, wanted): Self::Args, ctx: &mut Ctx<ProvidersMsg>) -> Result<Self, InitError> {
-        let mut providers = Self { args, directory, wanted, timers: Timers::new(ctx.tell(ProvidersMsg::Timer)) };
+    fn init((args, directory, wanted, standing): Self::Args, ctx: &mut Ctx<ProvidersMsg>) -> Result<Self, InitError> {
+        let mut timers = Timers::new(ctx.tell(ProvidersMsg::Timer));
+        timers.arm_in(Alarm::Look, Duration::ZERO);
+        let (told, measured) = (Told::default(), HashMap::new());
+        let mut providers = Self { args, directory, wanted, standing, told, measured, timers };
         providers.settle(ctx);
+        ctx.cast_self(ProvidersMsg::Standing);
         Ok(providers)
     }
 
     fn handle(&mut self, message: ProvidersMsg, ctx: &mut Ctx<ProvidersMsg>) {
         match message {
-            ProvidersMsg::Configured => self.settle(ctx),
-            ProvidersMsg::Timer(fired) => {
-                if let Some(name) = self.timers.accept(fired) {
-                    self.start(&name, ctx);
-                }
+            ProvidersMsg::Configured => {
+                self.settle(ctx);
+                self.look(ctx);
             }
+            ProvidersMsg::Standing => self.tell_standing(),
+            ProvidersMsg::Looked(epoch, done) => self.looked(epoch, done),
+            ProvidersMsg::Timer(fired) => match self.timers.accept(fired) {
+                Some(Alarm::Revive(name)) => self.start(&name, ctx),
+                Some(Alarm::Look) => self.look(ctx),
+                None => {}
+            },
         }
     }
 
     fn child_ended(&mut self, end: ChildEnd, ctx: &mut Ctx<ProvidersMsg>) {
         let Ok(name) = ProviderName::parse(&end.id) else { return };
+        let card = self.directory.entry(&name);
         if let Exit::GaveUp(why) = &end.exit {
             tracing::error!(provider = %name, error = %why, "provider is parked");
-            self.timers.arm_in(name, REVIVE_AFTER);
-        } else {
-            self.start(&name, ctx);
+            // Nobody checks its hosts: what was seen last says nothing.
+            self.retire(&name, |_| false);
+            self.timers.arm_in(Alarm::Revive(name), REVIVE_AFTER);
+            return;
+        }
+        self.retire(&name, |host| card.as_ref().is_some_and(|card| card.hosts.contains_key(host)));
+        match card {
+            Some(_) => self.start(&name, ctx),
+            // What it still wrote while it ended came after it was removed.
+            None => self.args.records.remove_provider_health(&name),
         }
     }
 

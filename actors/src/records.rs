@@ -321,6 +321,17 @@ impl Writer {
                 self.wanted.remove(&slot);
                 self.pending.remove(&slot);
             }
+            // It would fail for ever: the object is another's. Whoever wants it written finds that out by looking.
+            Err(error) if error.class == Class::Permanent => {
+                tracing::warn!(?slot, %error, "not written, and not tried again");
+                self.wanted.remove_if(&slot, |_, want| Some(want.version) == version);
+                pending.backoff.reset();
+                if self.wanted.contains_key(&slot) {
+                    self.timers.arm_in(slot, SETTLE);
+                } else {
+                    self.pending.remove(&slot);
+                }
+            }
             // It was not sent: another look at the claim tells how it goes on.
             Err(error) if error.class == Class::Cancelled => self.timers.arm_in(slot, Duration::from_secs(1)),
             Err(error) => {

@@ -212,7 +212,13 @@ fn pool(site: &Site, tally: &Arc<Tally>) -> Result<Root, Trouble> {
     let prober = Arc::new(Counted(site.prober.clone(), tally.clone()));
     let handle = ProbesHandle::new();
     let env = Env::new(Clock::System);
-    let args = ProbesArgs { prober, workers: WORKERS, default_target: site.target.clone() };
+    let args = ProbesArgs {
+        prober,
+        workers: WORKERS,
+        default_target: site.target.clone(),
+        standing: Standing::default(),
+        suspects_changed: Tell::nowhere(),
+    };
     let (endpoint, check) = (site.endpoint(), site.check());
     let tracks: Result<Vec<_>, Trouble> = (0..PROXIES)
         .map(|n| {

@@ -82,15 +82,8 @@ pub fn recorded(status: &ProxyStatus) -> Option<Status> {
 }
 
 fn condition(written: &WireCondition) -> Option<Condition> {
-    const KINDS: [ConditionType; 5] = [
-        ConditionType::Ready,
-        ConditionType::Provisioned,
-        ConditionType::Healthy,
-        ConditionType::Drained,
-        ConditionType::ProbeTargetSuspect,
-    ];
     Some(Condition {
-        kind: KINDS.into_iter().find(|kind| kind.as_str() == written.type_)?,
+        kind: ConditionType::parse(&written.type_)?,
         truth: Truth::parse(&written.status)?,
         reason: Reason::parse(&written.reason)?,
         message: written.message.as_str().into(),

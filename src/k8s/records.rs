@@ -4,25 +4,29 @@
 //! touched; statuses by server-side apply, always the whole of what we own, with the uid of the object that is meant and
 //! the version that was seen last. A write that was held up on its way, for as long as a process may be stopped, undoes
 //! nothing: it names a version that is no more. Who writes over it anew asks for the mandate first ([`Mandate`]).
+//! ProviderHealths are the business of [`healths`].
+
+mod healths;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use async_trait::async_trait;
 use egress_actors::domain::error::{Class, OpError};
-use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
+use egress_actors::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::reason::Reason;
 use egress_actors::domain::status::Status;
 use egress_actors::ports::{FoundHealth, Mandate, ProviderHealth, Records};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, PartialObjectMeta};
-use kube::{Api, Client, Resource as _};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use self::healths::Healths;
 use super::seen::Seen;
 use super::{NAME, failure};
 use crate::crd::proxy::Proxy;
-use crate::crd::{API_VERSION, DRAIN, FINALIZER, HOST, provider_health, status};
+use crate::crd::{API_VERSION, DRAIN, FINALIZER, HOST, status};
 
 /// A patch meets somebody else's write at most so often before the caller comes again with a backoff.
 const TRIES: usize = 3;
@@ -32,8 +36,7 @@ pub(super) struct ClusterRecords {
     client: Client,
     /// By uid. The watch fills it too.
     proxies_seen: Seen<Uid>,
-    /// Nobody else writes these: the answers to our own writes are enough.
-    healths_seen: Seen<ProviderName>,
+    healths: Healths,
 }
 
 impl fmt::Debug for ClusterRecords {
@@ -43,8 +46,9 @@ impl fmt::Debug for ClusterRecords {
 }
 
 impl ClusterRecords {
-    pub(super) fn new(client: Client, proxies_seen: Seen<Uid>) -> Self {
-        Self { client, proxies_seen, healths_seen: Seen::default() }
+    pub(super) fn new(client: Client, operator: OperatorId, proxies_seen: Seen<Uid>) -> Self {
+        let healths = Healths::new(client.clone(), operator);
+        Self { client, proxies_seen, healths }
     }
 
     fn proxies(&self, key: &ProxyKey) -> Api<Proxy> {
@@ -54,10 +58,6 @@ impl ClusterRecords {
     /// For answers that may be no Proxy.
     fn untyped(&self, key: &ProxyKey) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), key.namespace(), &ApiResource::erase::<Proxy>(&()))
-    }
-
-    fn healths(&self) -> Api<provider_health::ProviderHealth> {
-        Api::all(self.client.clone())
     }
 
     /// The object of exactly this uid.
@@ -137,13 +137,10 @@ impl ClusterRecords {
     }
 
     /// Answers with the version that is there now.
-    async fn apply_status<K>(&self, api: Api<K>, name: &str, object: Value) -> Result<Option<String>, kube::Error>
-    where
-        K: kube::Resource + serde::de::DeserializeOwned + Clone + fmt::Debug,
-    {
+    async fn apply_status(&self, key: &ProxyKey, object: Value) -> Result<Option<String>, kube::Error> {
         let params = PatchParams::apply(NAME).force();
-        let mut written = api.patch_status(name, &params, &Patch::Apply(object)).await?;
-        Ok(written.meta_mut().resource_version.take())
+        let written = self.proxies(key).patch_status(key.name(), &params, &Patch::Apply(object)).await?;
+        Ok(written.metadata.resource_version)
     }
 }
 
@@ -245,7 +242,7 @@ impl Records for ClusterRecords {
                 "status": status::written(wanted),
             });
             put_over(&mut object, over.as_deref());
-            let sent = self.apply_status(self.proxies(key), key.name(), object);
+            let sent = self.apply_status(key, object);
             match tokio::time::timeout(failure::CALL_WITHIN, sent).await {
                 Ok(Ok(version)) => {
                     self.proxies_seen.answered(uid, version.as_deref());
@@ -278,63 +275,15 @@ impl Records for ClusterRecords {
     }
 
     async fn write_provider_health(&self, health: &ProviderHealth, mandate: &Mandate) -> Result<(), OpError> {
-        let (name, what) = (health.entry.as_str(), format!("write ProviderHealth {}", health.entry));
-        let kind = provider_health::ProviderHealth::kind(&());
-        let over = self.healths_seen.of(&health.entry);
-        mandate.stands()?;
-        let mut status = json!({
-            "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name},
-            "status": provider_health::written(health),
-        });
-        put_over(&mut status, over.as_deref());
-        let written = self.apply_status(self.healths(), name, status.clone());
-        let version = match tokio::time::timeout(failure::CALL_WITHIN, written).await {
-            Ok(Ok(version)) => version,
-            Ok(Err(error)) if failure::is_missing(&error) => {
-                self.healths_seen.forget(&health.entry);
-                let spec = json!({
-                    "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": {"type": health.kind},
-                });
-                let params = PatchParams::apply(NAME).force();
-                let healths = self.healths();
-                mandate.stands()?;
-                let made = failure::call(&what, healths.patch(name, &params, &Patch::Apply(spec))).await?;
-                put_over(&mut status, made.metadata.resource_version.as_deref());
-                failure::call(&what, self.apply_status(self.healths(), name, status)).await?
-            }
-            Ok(Err(error)) => {
-                // Another replica led and wrote: the caller comes again if this one still leads.
-                if failure::is_conflict(&error) {
-                    self.healths_seen.forget(&health.entry);
-                }
-                return Err(failure::failed(what, &error));
-            }
-            Err(_) => {
-                let detail = format!("cannot {what}: the API server did not answer in time");
-                return Err(OpError::transient(Reason::Timeout, detail));
-            }
-        };
-        self.healths_seen.saw(&health.entry, version.as_deref());
-        Ok(())
+        self.healths.write(health, mandate).await
     }
 
     async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError> {
-        let listed =
-            failure::call("list ProviderHealths", self.healths().list_metadata(&ListParams::default())).await?;
-        let names = listed.items.into_iter().filter_map(|found| ProviderName::parse(&found.metadata.name?).ok());
-        Ok(names.map(|entry| FoundHealth { entry, is_ours: true }).collect())
+        self.healths.list().await
     }
 
     async fn remove_provider_health(&self, entry: &ProviderName, mandate: &Mandate) -> Result<(), OpError> {
-        let healths = self.healths();
-        mandate.stands()?;
-        let params = DeleteParams::default();
-        self.healths_seen.forget(entry);
-        let gone = healths.delete(entry.as_str(), &params);
-        match failure::call(format!("remove ProviderHealth {entry}"), gone).await {
-            Err(error) if error.class != Class::NotFound => Err(error),
-            Ok(_) | Err(_) => Ok(()),
-        }
+        self.healths.remove(entry, mandate).await
     }
 
     async fn owner_exists(&self, key: &ProxyKey, uid: &Uid) -> Result<bool, OpError> {

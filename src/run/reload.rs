@@ -45,6 +45,7 @@ impl Reload {
         match change {
             Change::Entries(loaded) => {
                 *refused = None;
+                self.0.providers.config_refused(None);
                 metrics::gauge!(names::CONFIG_RELOAD_FAILED).set(0.0);
                 for warning in &loaded.warnings {
                     tracing::warn!("{warning}");
@@ -55,6 +56,7 @@ impl Reload {
             }
             Change::Restored => {
                 *refused = None;
+                self.0.providers.config_refused(None);
                 metrics::gauge!(names::CONFIG_RELOAD_FAILED).set(0.0);
                 tracing::info!("the providers config is good again, and says what is in use");
                 Ok("the file is good and in use already".to_owned())
@@ -63,6 +65,7 @@ impl Reload {
                 metrics::gauge!(names::CONFIG_RELOAD_FAILED).set(1.0);
                 tracing::error!(%error, "providers config refused: the one before goes on");
                 *refused = Some(error.to_string());
+                self.0.providers.config_refused(Some(error.to_string()));
                 Err(error.to_string())
             }
         }
@@ -87,7 +90,7 @@ impl Reload {
                 () = stop.wait() => return Ok(()),
                 change = self.next() => change,
             };
-            // What was refused is told in the log, by the metric, and by the check.
+            // What was refused is told in the log, by the metric, the check, and each ProviderHealth.
             let _told = self.apply(change);
         }
     }

@@ -59,6 +59,8 @@ pub struct Controls {
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
     /// Reads the providers config (and certificates) anew; says what came of it.
     pub reload: Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>,
+    /// Whether the providers config on disk is the one in use.
+    pub config: Arc<dyn Fn() -> Result<String, String> + Send + Sync>,
     /// The log filter in use.
     pub log_level: Arc<dyn Fn() -> String + Send + Sync>,
     pub set_log_level: Arc<SetLogLevel>,
@@ -219,7 +221,15 @@ async fn actors(State(admin): Adm, headers: HeaderMap) -> Response {
 
 #[derive(Debug, Serialize)]
 struct ProvidersBody {
+    config: ConfigBody,
     providers: Vec<ProviderBody>,
+}
+
+/// The providers config on disk.
+#[derive(Debug, Serialize)]
+struct ConfigBody {
+    accepted: bool,
+    message: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -231,6 +241,9 @@ struct ProviderBody {
     ready: Option<bool>,
     reason: Option<&'static str>,
     message: String,
+    /// Why its ProviderHealth is not written; null if it is.
+    #[serde(rename = "objectProblem")]
+    untold: Option<String>,
     targets: Vec<TargetBody>,
     sweep: SweepBody,
 }
@@ -262,6 +275,7 @@ impl ProviderBody {
             ready,
             reason: ready.map(|_| health.reason.as_str()),
             message: health.message,
+            untold: card.untold.load().as_deref().cloned(),
             targets: targets
                 .into_iter()
                 .map(|target| TargetBody {
@@ -280,7 +294,11 @@ impl ProviderBody {
 
 async fn providers(State(admin): Adm) -> Response {
     let providers = admin.directory.entries().iter().map(|card| ProviderBody::new(card)).collect();
-    json(&ProvidersBody { providers })
+    let (accepted, message) = match (admin.controls.config)() {
+        Ok(message) => (true, message),
+        Err(message) => (false, message),
+    };
+    json(&ProvidersBody { config: ConfigBody { accepted, message }, providers })
 }
 
 #[derive(Debug, Serialize)]
@@ -396,6 +414,7 @@ mod tests {
             },
             hosts: std::collections::HashMap::new(),
             verdicts: Arc::default(),
+            untold: Arc::default(),
             swept: Arc::default(),
         };
         let verdict = |&(name, ready): &(&str, bool)| TargetHealth {
@@ -422,7 +441,7 @@ mod tests {
             assert_eq!((&told["ready"], &told["reason"]), (&ready, &reason), "{verdicts:?}");
         }
         let expected = json!({"name": "home", "type": "process", "ready": false, "reason": "BinaryMissing",
-            "message": "b: BinaryMissing (no such file)",
+            "message": "b: BinaryMissing (no such file)", "objectProblem": null,
             "targets": [{"name": "b", "ready": false, "reason": "BinaryMissing", "message": "no such file",
                 "latencyMilliseconds": 7, "checkedAt": "2026-12-01T00:00:00.000Z"}],
             "sweep": {"orphans": 0, "deleted": 0, "hosts": []}});

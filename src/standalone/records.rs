@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{HostName, ProviderName, ProxyKey, Uid};
-use egress_actors::domain::status::Status;
+use egress_actors::domain::status::{Status, keep_transitions};
 use egress_actors::ports::{FoundHealth, Mandate, ProviderHealth, ProxySource, Records, SourceEvent};
 use futures::stream::BoxStream;
 use tokio::sync::oneshot;
@@ -73,7 +73,13 @@ impl Records for StoreRecords {
 
     async fn write_provider_health(&self, health: &ProviderHealth, _: &Mandate) -> Result<(), OpError> {
         let mut known = self.health.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(health.entry.clone(), health.clone());
+        let mut health = health.clone();
+        let stored = known.get(&health.entry);
+        keep_transitions(&mut health.conditions, |kind| {
+            let found = stored?.conditions.iter().find(|condition| condition.kind == kind)?;
+            Some((found.truth, found.since))
+        });
+        known.insert(health.entry.clone(), health);
         Ok(())
     }
 

@@ -32,6 +32,7 @@ mod churn;
 mod crd;
 mod deploy;
 mod group;
+mod healths;
 mod kit;
 mod kubelet;
 mod life;

@@ -29,10 +29,15 @@ struct Rig {
 }
 
 async fn connect(plane: &Plane, namespace: &str) -> Cluster {
+    connect_as(plane, namespace, "test/records").await
+}
+
+/// The way to the cluster of the operator with this id.
+pub(crate) async fn connect_as(plane: &Plane, namespace: &str, operator: &str) -> Cluster {
     let text = std::fs::read_to_string(plane.kubeconfig()).unwrap();
     let read = Kubeconfig::from_yaml(&text).unwrap();
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap();
-    let operator = OperatorId::parse("test/records").unwrap();
+    let operator = OperatorId::parse(operator).unwrap();
     Cluster::of(config, Some(namespace.into()), Some(operator), Identity::from_env()).await.unwrap()
 }
 

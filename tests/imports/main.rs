@@ -23,19 +23,20 @@ const ACTORS: &str = "
     kit       <- domain::clock                  -- one reading of both clocks; it knows nothing of proxies
 
     board     <- domain
+    standing  <- domain
     election  <- domain, ports, kit, names
     events    <- domain, ports, kit, names, election::Claim
     records   <- domain, ports, kit, names, election::Claim
     leases    <- domain, ports, kit, names, election::Claim
-    probes    <- domain, ports, kit, names
+    probes    <- domain, ports, kit, names, standing
     host      <- domain, ports, kit, names, election::Claim
 
     sweep     <- domain, ports, kit, names, election::Claim, host, events::EventsHandle
 
     provider  <- domain, ports, kit, names, election::Claim, host, sweep
-    provider  <- events::EventsHandle, records::RecordsHandle
+    provider  <- events::EventsHandle, records::RecordsHandle, standing::Standing
     providers <- domain, ports, kit, names, election::Claim, host::HostHandle, provider, sweep
-    providers <- events::EventsHandle, records::RecordsHandle
+    providers <- events::EventsHandle, records::RecordsHandle, standing
     proxy     <- domain, ports, kit, names, election::Claim, board, host
     proxy     <- leases::LeasesHandle, probes::ProbesHandle, events::EventsHandle, records::RecordsHandle
     proxy     <- probes::Track                  -- what the pool is told

@@ -94,6 +94,8 @@ reasons! {
     Internal,
     // Configuration
     ConfigInvalid,
+    /// The providers config on disk is the one in use.
+    ConfigAccepted,
     ProviderNotConfigured,
     HostNotConfigured,
     SecretNotFound,

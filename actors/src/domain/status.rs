@@ -43,9 +43,14 @@ pub enum ConditionType {
     Drained,
     /// On ProviderHealth only.
     ProbeTargetSuspect,
+    /// On ProviderHealth only: whether the providers config on disk is the one in use.
+    ConfigAccepted,
 }
 
 impl ConditionType {
+    pub const ALL: [Self; 6] =
+        [Self::Ready, Self::Provisioned, Self::Healthy, Self::Drained, Self::ProbeTargetSuspect, Self::ConfigAccepted];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "Ready",
@@ -53,7 +58,12 @@ impl ConditionType {
             Self::Healthy => "Healthy",
             Self::Drained => "Drained",
             Self::ProbeTargetSuspect => "ProbeTargetSuspect",
+            Self::ConfigAccepted => "ConfigAccepted",
         }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }
 
@@ -147,13 +157,52 @@ impl Status {
     /// Takes over `since` from `old` for every condition whose truth did not flip.
     #[must_use]
     pub fn keeping_transitions_of(mut self, old: Option<&Self>) -> Self {
-        for condition in &mut self.conditions {
-            if let Some(before) = old.and_then(|o| o.condition(condition.kind))
-                && before.truth == condition.truth
-            {
-                condition.since = before.since;
-            }
-        }
+        keep_transitions(&mut self.conditions, |kind| {
+            old.and_then(|old| old.condition(kind)).map(|before| (before.truth, before.since))
+        });
         self
+    }
+}
+
+/// Takes over `since` from what is stored for every condition whose truth did not flip.
+pub fn keep_transitions(conditions: &mut [Condition], stored: impl Fn(ConditionType) -> Option<(Truth, SystemTime)>) {
+    for condition in conditions {
+        if let Some((_, since)) = stored(condition.kind).filter(|(truth, _)| *truth == condition.truth) {
+            condition.since = since;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_moves_only_when_the_truth_flips() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        for (stored, then) in [
+            (None, 9),
+            (Some((Truth::True, at(1))), 1),
+            (Some((Truth::False, at(1))), 9),
+            (Some((Truth::Unknown, at(1))), 9),
+        ] {
+            let condition = |kind| Condition {
+                kind,
+                truth: Truth::True,
+                reason: Reason::Healthy,
+                message: "well".into(),
+                since: at(9),
+            };
+            let mut conditions = [condition(ConditionType::Ready), condition(ConditionType::ConfigAccepted)];
+            keep_transitions(&mut conditions, |kind| stored.filter(|_| kind == ConditionType::Ready));
+            assert_eq!(conditions.map(|condition| condition.since), [at(then), at(9)], "{stored:?}");
+        }
+    }
+
+    #[test]
+    fn every_condition_type_reads_back() {
+        for kind in ConditionType::ALL {
+            assert_eq!(ConditionType::parse(kind.as_str()), Some(kind));
+        }
     }
 }

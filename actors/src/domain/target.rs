@@ -32,6 +32,11 @@ impl TargetHealth {
     }
 }
 
+/// How many of the hosts passed their latest check, of all: `2/3`.
+pub fn targets_ready(targets: &[TargetHealth]) -> String {
+    format!("{}/{}", targets.iter().filter(|target| target.is_ready()).count(), targets.len())
+}
+
 /// What the verdicts on its hosts make of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryHealth {

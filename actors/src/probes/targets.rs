@@ -1,6 +1,7 @@
 //! The targets of probes: which are in use, which are suspect, and when to look at one ourselves.
 //!
-//! Owns the guard against correlated failure. Spoken to by the pool only, which makes the looks that are asked for here.
+//! Owns the guard against correlated failure, and publishes the suspects. Spoken to by the pool only, which makes the looks
+//! that are asked for here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use url::Url;
 use crate::domain::health::{FailureDomain, Probe, Sample, Suspicion, TargetGuard};
 use crate::domain::id::Uid;
 use crate::domain::reason::Reason;
+use crate::kit::Tell;
 use crate::names;
+use crate::standing::{Standing, Suspect, shown};
 
 /// Longer than most intervals between probes, so that slow Proxies have a voice.
 const VOTES_COUNT_FOR: Duration = Duration::from_secs(600);
@@ -26,7 +29,8 @@ struct Target {
     look: Look,
     /// A failure at the target was seen since the latest look began.
     doubted: bool,
-    suspect: bool,
+    /// Why it is suspect, as it was when it became so.
+    suspect: Option<Suspicion>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,17 +43,31 @@ enum Look {
 pub struct Targets {
     guard: TargetGuard,
     known: HashMap<Arc<Url>, Target>,
+    published: Standing,
+    changed: Tell<()>,
 }
 
 impl Targets {
-    pub fn new() -> Self {
-        Self { guard: TargetGuard::new(VOTES_COUNT_FOR), known: HashMap::new() }
+    /// `changed` hears that what is published is not what it was.
+    pub fn new(published: Standing, changed: Tell<()>) -> Self {
+        let targets = Self { guard: TargetGuard::new(VOTES_COUNT_FOR), known: HashMap::new(), published, changed };
+        // One that crashed may have left some.
+        if !targets.published.suspects().is_empty() {
+            targets.publish();
+        }
+        targets
+    }
+
+    fn publish(&self) {
+        let suspects = self.known.iter().filter_map(|(url, target)| Some(Suspect::new(url, target.suspect?)));
+        self.published.set_suspects(suspects.collect());
+        self.changed.send(());
     }
 
     /// One more Proxy is probed with this target.
     pub fn join(&mut self, probe: Probe) {
         let known = self.known.entry(probe.target.clone());
-        let new = || Target { probe: probe.clone(), users: 0, look: Look::Never, doubted: false, suspect: false };
+        let new = || Target { probe: probe.clone(), users: 0, look: Look::Never, doubted: false, suspect: None };
         let target = known.or_insert_with(new);
         target.users += 1;
         target.probe = probe;
@@ -60,9 +78,12 @@ impl Targets {
         let Some(target) = self.known.get_mut(url) else { return };
         target.users -= 1;
         if target.users == 0 {
-            target.tell(None);
+            let changed = target.tell(None);
             self.known.remove(url);
             self.guard.keep_only(|other| *other != **url);
+            if changed {
+                self.publish();
+            }
         }
     }
 
@@ -83,8 +104,12 @@ impl Targets {
         let Some(target) = self.known.get_mut(url) else { return false };
         self.guard.on_probe(url, domain, uid, sample, now);
         target.doubted |= sample == Sample::TargetFault;
-        target.tell(self.guard.suspicion(url));
-        target.suspect
+        let changed = target.tell(self.guard.suspicion(url));
+        let is_suspect = target.suspect.is_some();
+        if changed {
+            self.publish();
+        }
+        is_suspect
     }
 
     /// Counts a look of our own.
@@ -92,7 +117,9 @@ impl Targets {
         let Some(target) = self.known.get_mut(url) else { return };
         target.look = Look::Ended;
         self.guard.on_direct(url, succeeded);
-        target.tell(self.guard.suspicion(url));
+        if target.tell(self.guard.suspicion(url)) {
+            self.publish();
+        }
     }
 
     /// The looks to make now: once to prove that we can, then while somebody doubts.
@@ -101,7 +128,7 @@ impl Targets {
         let wanted = self.known.values_mut().filter(|target| match target.look {
             Look::Never => true,
             Look::UnderWay => false,
-            Look::Ended => target.doubted || target.suspect,
+            Look::Ended => target.doubted || target.suspect.is_some(),
         });
         wanted
             .take(LOOKS_AT_ONCE.saturating_sub(under_way))
@@ -114,20 +141,21 @@ impl Targets {
 }
 
 impl Target {
-    /// Says so, once, when the guard changes its mind.
-    fn tell(&mut self, suspicion: Option<Suspicion>) {
+    /// Says so, once, when the guard changes its mind: true if it did.
+    fn tell(&mut self, suspicion: Option<Suspicion>) -> bool {
         let url = &self.probe.target;
         match (self.suspect, suspicion) {
-            (false, Some(why)) => {
-                tracing::warn!(target = %url, ?why, reason = %Reason::ProbeTargetSuspect, "probe target is suspect: its faults do not count against proxies");
+            (None, Some(why)) => {
+                tracing::warn!(target = shown(url), ?why, reason = %Reason::ProbeTargetSuspect, "probe target is suspect: its faults do not count against proxies");
             }
-            (true, None) => {
-                tracing::info!(target = %url, reason = %Reason::ProbeTargetTrusted, "probe target is trusted again");
+            (Some(_), None) => {
+                tracing::info!(target = shown(url), reason = %Reason::ProbeTargetTrusted, "probe target is trusted again");
             }
-            (true, Some(_)) | (false, None) => return,
+            (Some(_), Some(_)) | (None, None) => return false,
         }
-        self.suspect = suspicion.is_some();
+        self.suspect = suspicion;
         let name = url.host_str().unwrap_or("unknown").to_owned();
-        metrics::gauge!(names::PROBE_TARGET_SUSPECT, "target" => name).set(if self.suspect { 1.0 } else { 0.0 });
+        metrics::gauge!(names::PROBE_TARGET_SUSPECT, "target" => name).set(if suspicion.is_some() { 1.0 } else { 0.0 });
+        true
     }
 }

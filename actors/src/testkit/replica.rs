@@ -226,6 +226,8 @@ impl Records for LinedStore {
     }
 
     async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError> {
+        let outage = *lock(&self.1.objects);
+        pass(outage).await?;
         self.0.list_provider_healths().await
     }
 

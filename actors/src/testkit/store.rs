@@ -14,7 +14,8 @@ use super::world::lock;
 use crate::domain::desired::Desired;
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
-use crate::domain::status::{Phase, Status};
+use crate::domain::reason::Reason;
+use crate::domain::status::{Phase, Status, keep_transitions};
 use crate::ports::{Applied, FoundHealth, Mandate, ProviderHealth, ProxySource, Records, Rejected, SourceEvent};
 
 #[derive(Debug, Clone)]
@@ -53,7 +54,8 @@ pub struct Store {
     writes: Mutex<HashMap<&'static str, u64>>,
     /// Every status that was written, in order.
     history: Mutex<Vec<(ProxyKey, Instant, Status)>>,
-    health: Mutex<BTreeMap<ProviderName, ProviderHealth>>,
+    /// None: an object of that name that is somebody else's.
+    health: Mutex<BTreeMap<ProviderName, Option<ProviderHealth>>>,
     refuses: Mutex<HashMap<&'static str, OpError>>,
 }
 
@@ -147,7 +149,7 @@ impl Store {
         self.tell([SourceEvent::SecretChanged { namespace: key("any").namespace().into(), name: name.into() }]);
     }
 
-    /// From now on this kind of write fails; `None`: it works again.
+    /// From now on this kind of write fails, or the list of `healths`; `None`: it works again.
     pub fn refuse(&self, what: &'static str, error: Option<OpError>) {
         let mut refuses = lock(&self.refuses);
         match error {
@@ -241,9 +243,33 @@ impl Store {
         *lock(&self.history) = Vec::new();
     }
 
+    /// Ours of that name.
     pub fn health(&self, entry: &str) -> Option<ProviderHealth> {
-        lock(&self.health).get(&ProviderName::parse(entry).expect("a valid provider name")).cloned()
+        lock(&self.health).get(&provider(entry)).cloned().flatten()
     }
+
+    /// Somebody removes the ProviderHealth of that name, whosever it is.
+    pub fn remove_health(&self, entry: &str) {
+        lock(&self.health).remove(&provider(entry));
+    }
+
+    /// Somebody puts one of their own there, in place of any.
+    pub fn put_foreign_health(&self, entry: &str) {
+        lock(&self.health).insert(provider(entry), None);
+    }
+
+    /// One of ours, as an operator of before left it.
+    pub fn put_health(&self, health: ProviderHealth) {
+        lock(&self.health).insert(health.entry.clone(), Some(health));
+    }
+
+    pub fn has_foreign_health(&self, entry: &str) -> bool {
+        lock(&self.health).get(&provider(entry)).is_some_and(Option::is_none)
+    }
+}
+
+fn provider(name: &str) -> ProviderName {
+    ProviderName::parse(name).expect("a valid provider name")
 }
 
 impl ProxySource for Store {
@@ -308,19 +334,33 @@ impl Records for Store {
 
     async fn write_provider_health(&self, health: &ProviderHealth, _: &Mandate) -> Result<(), OpError> {
         self.write("health")?;
-        lock(&self.health).insert(health.entry.clone(), health.clone());
+        let mut healths = lock(&self.health);
+        let mut health = health.clone();
+        match healths.get(&health.entry) {
+            Some(None) => return Err(OpError::permanent(Reason::NameConflict, "it is somebody else's")),
+            Some(Some(stored)) => keep_transitions(&mut health.conditions, |kind| {
+                let found = stored.conditions.iter().find(|condition| condition.kind == kind)?;
+                Some((found.truth, found.since))
+            }),
+            None => {}
+        }
+        healths.insert(health.entry.clone(), Some(health));
         Ok(())
     }
 
     async fn remove_provider_health(&self, entry: &ProviderName, _: &Mandate) -> Result<(), OpError> {
         self.write("health")?;
-        lock(&self.health).remove(entry);
+        let mut healths = lock(&self.health);
+        if healths.get(entry).is_some_and(Option::is_some) {
+            healths.remove(entry);
+        }
         Ok(())
     }
 
     async fn list_provider_healths(&self) -> Result<Vec<FoundHealth>, OpError> {
+        lock(&self.refuses).get("healths").map_or(Ok(()), |error| Err(error.clone()))?;
         let healths = lock(&self.health);
-        Ok(healths.keys().map(|entry| FoundHealth { entry: entry.clone(), is_ours: true }).collect())
+        Ok(healths.iter().map(|(entry, ours)| FoundHealth { entry: entry.clone(), is_ours: ours.is_some() }).collect())
     }
 
     async fn owner_exists(&self, key: &ProxyKey, uid: &Uid) -> Result<bool, OpError> {

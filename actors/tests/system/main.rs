@@ -5,6 +5,7 @@
 mod correlated;
 mod deletion;
 mod election;
+mod healths;
 mod isolation;
 mod leasing;
 mod life;

@@ -15,6 +15,7 @@ fn controls() -> Controls {
     Controls {
         metrics: Arc::new(|| "# HELP egress_leases Leases that are out.\n".to_owned()),
         reload: Arc::new(|| async { Err("providers.yaml:3: unknown field `hots`".to_owned()) }.boxed()),
+        config: Arc::new(|| Err("providers.yaml:3: unknown field `hots`".to_owned())),
         log_level: Arc::new(|| "info,egress_actors=debug".to_owned()),
         set_log_level: Arc::new(|filter| if filter == "loud" { Err("must be a filter".to_owned()) } else { Ok(()) }),
         problems: Arc::new(|| {
@@ -160,7 +161,8 @@ async fn the_levers_do_what_they_are_lent() {
     let problems: Value = admin.get("/admin/problems").await.json().await.unwrap();
     assert_eq!(problems, json!({"problems": [{"file": "px.yaml", "line": 4, "message": "not YAML"}]}));
     let providers: Value = admin.get("/admin/providers").await.json().await.unwrap();
-    assert_eq!(providers, json!({"providers": []}));
+    let config = json!({"accepted": false, "message": "providers.yaml:3: unknown field `hots`"});
+    assert_eq!(providers, json!({"config": config, "providers": []}));
     let post = admin.send(Method::POST, "/admin/log-level").send().await.unwrap();
     let mut allow: Vec<_> = post.headers()["allow"].to_str().unwrap().split(',').map(str::to_owned).collect();
     allow.sort();

@@ -24,8 +24,8 @@ use crate::{eventually, squids};
 
 /// Granted and not used in a life in which little goes wrong, and why it is granted all the same.
 const UNUSED: [&str; 4] = [
-    // The API server asks for it inside of the `patch` (server-side apply) that makes the object.
-    "create crawl.example.com/providerhealths",
+    // An object of an operator of before, without the mark of its owner, is marked: `healths::one_of_an_operator_of_before_..`.
+    "patch crawl.example.com/providerhealths",
     // What is not as it should be is put right before a pod starts: `pods::a_configuration_of_before_is_put_right_..`.
     "update configmaps in crawl-proxies",
     "update networking.k8s.io/networkpolicies in crawl-proxies",

@@ -15,6 +15,7 @@ use egress_actors::kit::{Behavior, ChildSpec, Ctx, Env, Named, Ref, Root, Tell};
 use egress_actors::operator::Operator;
 use egress_actors::ports::Prober;
 use egress_actors::probes::{ProbesArgs, ProbesHandle, Track};
+use egress_actors::standing::Standing;
 use egress_operator::dns::Dns;
 use egress_operator::probe::TunnelProber;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

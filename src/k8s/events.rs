@@ -29,6 +29,7 @@ use uuid::Uuid;
 
 use super::{Identity, NAME, failure};
 use crate::crd::API_VERSION;
+use crate::crd::provider_health::ProviderHealth;
 
 /// Events on their way. A whole rack that fails makes some hundred at once.
 const PLACES: usize = 1024;
@@ -127,19 +128,31 @@ impl Events {
     }
 
     async fn write(&self, event: &Event) -> Result<String, OpError> {
-        let written = self.written(event, Timestamp::now());
+        let regarding = self.regarding(&event.about).await;
+        let written = self.written(event, regarding, Timestamp::now());
         let what = format!("write the event {} about {}", event.reason, about(&event.about));
         let events = self.of(&event.about);
         let made = failure::call(what, events.create(&PostParams::default(), &written)).await?;
         Ok(made.metadata.name.unwrap_or_default())
     }
 
+    /// With its uid, by which `kubectl describe` looks for events. An event without one is better than none.
+    async fn regarding(&self, about: &Subject) -> ObjectReference {
+        let mut object = subject(about);
+        if let Subject::Provider(entry) = about {
+            let healths: Api<ProviderHealth> = Api::all(self.client.clone());
+            let found = healths.get_metadata_opt(entry.as_str());
+            let found = failure::call("read the ProviderHealth of an event", found).await.ok().flatten();
+            object.uid = found.and_then(|found| found.metadata.uid);
+        }
+        object
+    }
+
     fn of(&self, about: &Subject) -> Api<Written> {
         Api::namespaced(self.client.clone(), subject(about).namespace.as_deref().unwrap_or("default"))
     }
 
-    fn written(&self, event: &Event, now: Timestamp) -> Written {
-        let subject = subject(&event.about);
+    fn written(&self, event: &Event, subject: ObjectReference, now: Timestamp) -> Written {
         let name = subject.name.as_deref().unwrap_or_default();
         Written {
             metadata: ObjectMeta {

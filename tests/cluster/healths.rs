@@ -347,6 +347,10 @@ async fn a_bad_providers_config_is_a_condition_and_an_event_on_every_provider_he
         assert_eq!(of("Ready").status, "True", "the one before goes on");
         let said = eventually("it is told", async || events(&rig, name, "ConfigInvalid").await.pop()).await;
         assert!(said.0 == "Warning" && said.1.contains("providers.yaml:2:"), "{said:?}");
+        // Where people look for it.
+        let described = rig.plane.kubectl(&["describe", "providerhealth", name]);
+        let events = described.out.split_once("\nEvents:").unwrap_or_else(|| panic!("{described:?}")).1;
+        assert!(events.contains("ConfigInvalid"), "{described:?}");
     }
     let told = accepted().await;
     assert!(told["accepted"] == false && told["message"].as_str().unwrap().contains("providers.yaml:2:"), "{told}");

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use crate::plane::Plane;
-use crate::ports;
+use crate::{LOOK_EVERY, ports};
 
 /// When the operator dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 enum Fate {
     Passes,
     Kills(Moment, i32),
-    /// It is done, or not, when the gate opens again.
+    /// It is done when the gate opens again, whether or not anybody waits for its answer still.
     Waits,
 }
 
@@ -50,6 +50,7 @@ struct State {
     armed: Option<Armed>,
     /// Writes of this kind stand still.
     held: Option<&'static str>,
+    waiting: usize,
 }
 
 struct Armed {
@@ -105,17 +106,17 @@ impl Gate {
         armed.writes.into_iter().nth(armed.nth - 1)
     }
 
-    /// Whether such a write has come since the gate was armed.
-    pub(crate) fn has_seen(&self, write: &str) -> bool {
-        lock(&self.state).armed.as_ref().is_some_and(|armed| armed.writes.iter().any(|seen| seen == write))
-    }
-
-    /// Writes of this kind stand still, without an answer, for as long as their connection.
+    /// Writes of this kind stand still in the gate until it is opened.
     pub(crate) fn hold(&self, write: &'static str) {
         lock(&self.state).held = Some(write);
     }
 
-    /// For writes to come.
+    /// How many writes have stood still.
+    pub(crate) fn waiting(&self) -> usize {
+        lock(&self.state).waiting
+    }
+
+    /// What stands still goes on, and is done.
     pub(crate) fn open(&self) {
         lock(&self.state).held = None;
     }
@@ -157,10 +158,8 @@ async fn carry(near: TcpStream, server: u16, tls: TlsConnector, state: Arc<Mutex
                 if let Fate::Kills(Moment::Before, pid) = fate {
                     return kill(pid);
                 }
-                if fate == Fate::Waits {
-                    // Until the operator has had enough of it.
-                    while from_near.read(&mut request).await.is_ok_and(|read| read > 0) {}
-                    return;
+                while fate == Fate::Waits && lock(&state).held.is_some() {
+                    tokio::time::sleep(LOOK_EVERY).await;
                 }
                 if to_far.write_all(&asked).await.is_err() || to_far.flush().await.is_err() {
                     return;
@@ -178,6 +177,7 @@ async fn carry(near: TcpStream, server: u16, tls: TlsConnector, state: Arc<Mutex
 fn fate(state: &Mutex<State>, write: String) -> Fate {
     let mut state = lock(state);
     if state.held == Some(write.as_str()) {
+        state.waiting += 1;
         return Fate::Waits;
     }
     let Some(armed) = &mut state.armed else { return Fate::Passes };

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt as _};
 use tokio::task::JoinHandle;
 
@@ -19,6 +18,7 @@ use crate::life::Proxies;
 use crate::manifest::managed;
 use crate::operator::Operator;
 use crate::plane::Plane;
+use crate::remains::Remains;
 use crate::site::Site;
 use crate::squids::OwnSquid;
 use crate::within;
@@ -75,7 +75,7 @@ impl<'p> Life<'p> {
             gate: Gate::before(plane).await,
             proxies: Proxies::of(plane, &namespace).await,
             pods: Pods::watched(client.clone(), &pods_in),
-            remains: Remains { client: client.clone(), namespace: pods_in.clone() },
+            remains: Remains::new(client.clone(), &pods_in),
             operator_id: format!("test/{namespace}"),
             _kubelet: Kubelet::sharing(client, &pods_in, squid.port),
             site,
@@ -130,32 +130,6 @@ async fn until(claim: &str, mut is_so: impl AsyncFnMut() -> bool) {
     while !is_so().await {
         assert!(begun.elapsed() < LIMIT, "not within {LIMIT:?}: {claim}");
         tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-/// What is in a namespace of pods, whosever it is.
-struct Remains {
-    client: Client,
-    namespace: String,
-}
-
-impl Remains {
-    async fn all(&self) -> Vec<String> {
-        let mut all = self.of::<Pod>("Pod").await;
-        all.extend(self.of::<ConfigMap>("ConfigMap").await);
-        all.extend(self.of::<Secret>("Secret").await);
-        all.extend(self.of::<NetworkPolicy>("NetworkPolicy").await);
-        all
-    }
-
-    async fn of<K>(&self, kind: &str) -> Vec<String>
-    where
-        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
-        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-    {
-        let api = Api::<K>::namespaced(self.client.clone(), &self.namespace);
-        let found = api.list_metadata(&ListParams::default()).await.unwrap();
-        found.items.iter().map(|object| format!("{kind} {}", object.name_any())).collect()
     }
 }
 

@@ -13,6 +13,8 @@ mod plane;
 // One operator as a process, its HTTP, its Squids: as in the tests of the real binary.
 #[path = "../e2e/api.rs"]
 mod api;
+#[path = "../e2e/lanes.rs"]
+mod lanes;
 #[path = "../e2e/log.rs"]
 mod log;
 #[path = "../e2e/manifest.rs"]
@@ -30,9 +32,12 @@ mod target;
 
 mod churn;
 mod crd;
+mod deletions;
 mod deploy;
+mod gate;
 mod group;
 mod healths;
+mod kills;
 mod kit;
 mod kubelet;
 mod life;
@@ -42,6 +47,7 @@ mod pod_proxies;
 mod pods;
 mod records;
 mod relay;
+mod remains;
 mod replicas;
 mod sweep;
 

@@ -109,6 +109,13 @@ impl Api {
         body
     }
 
+    /// Of an operator that may end while it is asked.
+    #[allow(dead_code, reason = "used by the tests of the real binary alone")]
+    pub(crate) async fn try_get(&self, path: &str) -> reqwest::Result<Value> {
+        let url = format!("http://{}{path}", self.discovery);
+        self.client.get(url).bearer_auth(TOKEN).send().await?.error_for_status()?.json().await
+    }
+
     /// Asks for a lease of the Proxy with this attribute `n`.
     pub(crate) async fn try_lease(&self, name: &str) -> (u16, Value) {
         self.call(Method::POST, "/v1/leases", Some(&json!({"selectors": [{"n": name}], "ttlSeconds": 600}))).await

@@ -10,6 +10,7 @@
 use std::time::{Duration, Instant};
 
 mod api;
+mod lanes;
 mod log;
 mod manifest;
 mod operator;
@@ -27,6 +28,7 @@ mod ending;
 mod external;
 mod grants;
 mod hung_directory;
+mod kills;
 mod mass;
 mod reload;
 mod removals;

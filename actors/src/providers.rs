@@ -5,6 +5,7 @@
 //! An entry that keeps crashing is parked and tried again; its siblings never notice. Never writes a ProviderHealth: the
 //! entry's own actor does.
 
+mod directory;
 mod upkeep;
 
 use std::collections::{HashMap, HashSet};
@@ -12,27 +13,28 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 
 use self::upkeep::{Upkeep, upkeep};
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, ProviderName};
 use crate::domain::reason::Reason;
-use crate::domain::target::TargetHealth;
 use crate::election::Claim;
 use crate::events::EventsHandle;
 use crate::host::HostHandle;
 use crate::kit::actor::InitError;
 use crate::kit::work::{Done, work};
 use crate::kit::{
-    Behavior, ChildEnd, ChildSpec, Ctx, Env, Exit, Fired, Intensity, Overflow, Ref, Reply, Strategy, Supervision, Tell,
+    Behavior, ChildEnd, ChildSpec, Ctx, Exit, Fired, Intensity, Overflow, Ref, Reply, Strategy, Supervision, Tell,
     Timers,
 };
 use crate::ports::{Event, FoundHealth, ProviderEntry, Records, Severity, Subject};
-use crate::provider::{self, ProviderArgs, ProviderHandle, ProviderSettings};
+use crate::provider::{self, ProviderArgs, ProviderSettings};
 use crate::records::RecordsHandle;
 use crate::standing::{self, Standing};
-use crate::sweep::{Owners, RollCall, SweepArgs, SweepSettings, Swept};
+use crate::sweep::{Owners, RollCall, SweepArgs, SweepSettings};
+
+pub use self::directory::{Directory, EntryCard};
 
 /// An entry that crashed too often is started again after this.
 const REVIVE_AFTER: Duration = Duration::from_secs(60);
@@ -45,59 +47,6 @@ const LOOK_WITHIN: Duration = Duration::from_secs(15);
 
 /// The child that looks. No entry can have this name.
 const LOOK: &str = "op/healths";
-
-/// One entry as everybody sees it.
-#[derive(Debug)]
-pub struct EntryCard {
-    pub entry: ProviderEntry,
-    pub provider: ProviderHandle,
-    pub hosts: HashMap<HostName, HostHandle>,
-    /// The latest verdict on each host; empty before the first check.
-    pub verdicts: Arc<ArcSwap<Vec<TargetHealth>>>,
-    /// Why its ProviderHealth is not written, if it is not: one of that name is somebody else's.
-    pub untold: Arc<ArcSwapOption<String>>,
-    /// What its sweep for orphans found.
-    pub swept: Arc<ArcSwap<Swept>>,
-}
-
-/// Which entries there are. Read without waiting; written by `providers` only.
-#[derive(Debug, Clone, Default)]
-pub struct Directory(Arc<ArcSwapOption<Cards>>);
-
-type Cards = HashMap<ProviderName, Arc<EntryCard>>;
-
-impl Directory {
-    pub fn entry(&self, name: &ProviderName) -> Option<Arc<EntryCard>> {
-        self.0.load().as_ref().and_then(|cards| cards.get(name).cloned())
-    }
-
-    /// False until the configuration has been opened for the first time: what is missing before says nothing.
-    pub fn is_known(&self) -> bool {
-        self.0.load().is_some()
-    }
-
-    /// Whether `sweeper` looks after the instances of `entry`: its own, and those of an entry that nobody who sees the
-    /// same backend is called any more; the first in order of name does that for all who see it.
-    pub fn is_swept_by(&self, entry: &ProviderName, sweeper: &ProviderName) -> bool {
-        if entry == sweeper {
-            return true;
-        }
-        let entries = self.entries();
-        let Some(backend) = entries.iter().find(|card| card.entry.name == *sweeper).map(|card| &card.entry.backend)
-        else {
-            return false;
-        };
-        let mut sharing = entries.iter().map(|card| &card.entry).filter(|entry| entry.backend == *backend);
-        sharing.clone().all(|other| other.name != *entry) && sharing.next().is_some_and(|first| first.name == *sweeper)
-    }
-
-    /// All entries in order of name.
-    pub fn entries(&self) -> Vec<Arc<EntryCard>> {
-        let mut all: Vec<_> = self.0.load().iter().flat_map(|cards| cards.values().cloned()).collect();
-        all.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
-        all
-    }
-}
 
 /// The verbs of the providers.
 #[derive(Debug, Clone)]
@@ -234,7 +183,7 @@ impl Providers {
     /// Brings the directory and the children to what is wanted.
     fn settle(&mut self, ctx: &mut Ctx<ProvidersMsg>) {
         let wanted = self.wanted.load_full();
-        let known = self.directory.0.load_full();
+        let known = self.directory.cards();
         let mut changed = known.is_none();
         let old = known.unwrap_or_default();
         let mut new = HashMap::with_capacity(wanted.len());
@@ -245,7 +194,7 @@ impl Providers {
                 Some(_) | None => {
                     changed = true;
                     tracing::info!(provider = %entry.name, kind = entry.kind, changed = before.is_some(), "provider configured");
-                    Arc::new(card(entry, before.map(|card| &**card), ctx.env()))
+                    Arc::new(EntryCard::new(entry, before.map(|card| &**card), ctx.env()))
                 }
             };
             new.insert(entry.name.clone(), card);
@@ -255,7 +204,7 @@ impl Providers {
             tracing::info!(provider = %name, "provider is no longer configured");
             self.args.records.remove_provider_health(name);
         }
-        self.directory.0.store(Some(Arc::new(new.clone())));
+        self.directory.publish(new.clone());
         for (name, card) in &old.iter().collect::<Vec<_>>() {
             if !new.get(*name).is_some_and(|now| Arc::ptr_eq(now, card)) {
                 // A changed entry starts anew when its old child has ended.
@@ -342,12 +291,12 @@ impl Providers {
             match verdict {
                 Upkeep::Foreign => self.is_taken(&card),
                 Upkeep::Kept | Upkeep::LeftOver => {
-                    if self.is_free(&card) {
+                    if Self::is_free(&card) {
                         card.provider.tell_again();
                     }
                 }
                 Upkeep::Missing => {
-                    self.is_free(&card);
+                    Self::is_free(&card);
                     card.provider.tell_again();
                 }
             }
@@ -373,7 +322,7 @@ impl Providers {
     }
 
     /// True if it was another's before.
-    fn is_free(&self, card: &EntryCard) -> bool {
+    fn is_free(card: &EntryCard) -> bool {
         let was_taken = card.untold.swap(None).is_some();
         if was_taken {
             tracing::info!(provider = %card.entry.name, "provider health can be told");
@@ -398,12 +347,11 @@ impl Providers {
             });
         }
         if self.told.is_refused != before.is_refused {
-            turns.push(match &refused {
-                Some(why) => (Severity::Warning, Reason::ConfigInvalid, standing::refusal(why)),
-                None => {
-                    let note = "the providers config on disk is in use again".to_owned();
-                    (Severity::Normal, Reason::ConfigAccepted, note)
-                }
+            turns.push(if let Some(why) = &refused {
+                (Severity::Warning, Reason::ConfigInvalid, standing::refusal(why))
+            } else {
+                let note = "the providers config on disk is in use again".to_owned();
+                (Severity::Normal, Reason::ConfigAccepted, note)
             });
         }
         for card in self.directory.entries() {
@@ -432,22 +380,6 @@ impl Providers {
             is_swept_here: Arc::new(move |entry| directory.is_swept_by(entry, &sweeper)),
             told: card.swept.clone(),
         }
-    }
-}
-
-/// Hosts that stay keep their handles, and with them their followers.
-fn card(entry: &ProviderEntry, before: Option<&EntryCard>, env: &Arc<Env>) -> EntryCard {
-    let host = |name: &HostName| {
-        let kept = before.and_then(|card| card.hosts.get(name)).cloned();
-        (name.clone(), kept.unwrap_or_else(|| HostHandle::new(env, &entry.name, name)))
-    };
-    EntryCard {
-        entry: entry.clone(),
-        provider: before.map_or_else(|| ProviderHandle::new(&entry.name), |card| card.provider.clone()),
-        hosts: entry.hosts.iter().map(|h| host(&h.name)).collect(),
-        verdicts: Arc::default(),
-        untold: before.map(|card| card.untold.clone()).unwrap_or_default(),
-        swept: Arc::default(),
     }
 }
 

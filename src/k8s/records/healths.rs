@@ -119,7 +119,7 @@ impl Healths {
             known.turns.iter().find(|(of, ..)| *of == kind).map(|(_, truth, since)| (*truth, *since))
         });
         mandate.stands()?;
-        let mut object = self.object(&health.entry, known.version.as_deref());
+        let mut object = Self::object(&health.entry, known.version.as_deref());
         object["status"] = json!(provider_health::written(&health, known.generation));
         let (all, params, object) = (self.all(), PatchParams::apply(NAME).force(), Patch::Apply(object));
         let sent = all.patch_status(health.entry.as_str(), &params, &object);
@@ -159,7 +159,7 @@ impl Healths {
         Ok(known(&marked))
     }
 
-    fn object(&self, entry: &ProviderName, over: Option<&str>) -> Value {
+    fn object(entry: &ProviderName, over: Option<&str>) -> Value {
         let kind = <provider_health::ProviderHealth as kube::Resource>::kind(&());
         let mut object = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": entry.as_str()}});
         super::put_over(&mut object, over);
@@ -167,7 +167,7 @@ impl Healths {
     }
 
     fn marked(&self, health: &ProviderHealth, over: Option<&str>) -> Value {
-        let mut object = self.object(&health.entry, over);
+        let mut object = Self::object(&health.entry, over);
         object["metadata"]["labels"] = json!({MANAGED_BY: NAME});
         object["metadata"]["annotations"] = json!({OWNER: self.operator.as_str()});
         object["spec"] = json!({"type": health.kind});

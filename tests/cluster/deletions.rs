@@ -183,14 +183,30 @@ async fn where_its_entry_was_removed_before_a_restart_the_event_says_what_is_lef
 }
 
 #[tokio::test]
-async fn where_its_host_is_not_of_its_entry_the_event_says_what_is_left() {
+async fn where_its_host_is_not_of_its_entry_any_more_the_event_says_what_is_left() {
+    let Some(case) = Case::new().await else { return };
+    let (operator, _kubelet) = case.ready().await;
+    ends(operator).await;
+    // An entry of this type has one host, so what is recorded is made to be of another one.
+    case.annotate("crawl.example.com/host", "elsewhere").await;
+    let id = case.proxies.get("px").await.unwrap().status.unwrap().provider_id.unwrap();
+    let status = json!({"status": {"providerID": id.replace("local/local", "local/elsewhere")}});
+    case.proxies.0.patch_status("px", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    case.proxies.delete("px").await;
+    let operator = case.operator().await;
+    case.goes_and_tells("HostNotConfigured", &["on host `elsewhere`"]).await;
+    ends(operator).await;
+}
+
+#[tokio::test]
+async fn a_host_annotation_that_was_changed_by_hand_misleads_no_deletion() {
     let Some(case) = Case::new().await else { return };
     let (operator, _kubelet) = case.ready().await;
     ends(operator).await;
     case.annotate("crawl.example.com/host", "elsewhere").await;
     let operator = case.operator().await;
     case.proxies.delete("px").await;
-    case.goes_and_tells("HostNotConfigured", &["on host `elsewhere`"]).await;
+    case.goes_without_a_trace().await;
     ends(operator).await;
 }
 
@@ -237,6 +253,9 @@ async fn a_foreign_pod_in_its_place_holds_up_no_deletion_and_stays() {
     case.proxies.delete("px").await;
     case.goes().await;
     assert_eq!(case.remains.all().await, [format!("Pod {name}")], "theirs alone");
+    let told = case.told("as what is there is not its own").await;
+    let [(reason, note)] = told.as_slice() else { panic!("{told:?}") };
+    assert!(reason == "NameConflict" && note.contains("no owner mark") && note.contains(&name), "{reason} {note}");
     ends(operator).await;
 }
 
@@ -338,7 +357,8 @@ async fn a_create_that_is_done_after_it_was_cancelled_is_found_and_removed() {
     eventually("the instance is taken for gone", async || case.remains.all().await.is_empty().then_some(())).await;
     assert!(case.proxies.get("px").await.is_some(), "one look is not enough");
     gate.open();
-    case.pod().await;
+    let late = eventually("the API server has answered", async || gate.late().pop()).await;
+    assert!(late.contains("201"), "{late}");
     case.goes_without_a_trace().await;
     ends(operator).await;
 }

@@ -51,6 +51,8 @@ struct State {
     /// Writes of this kind stand still.
     held: Option<&'static str>,
     waiting: usize,
+    /// How the server has answered them when the gate was open again.
+    late: Vec<String>,
 }
 
 struct Armed {
@@ -116,6 +118,11 @@ impl Gate {
         lock(&self.state).waiting
     }
 
+    /// Status lines of the answers to writes that have stood still.
+    pub(crate) fn late(&self) -> Vec<String> {
+        lock(&self.state).late.clone()
+    }
+
     /// What stands still goes on, and is done.
     pub(crate) fn open(&self) {
         lock(&self.state).held = None;
@@ -165,6 +172,13 @@ async fn carry(near: TcpStream, server: u16, tls: TlsConnector, state: Arc<Mutex
                     return;
                 }
                 asked.clear();
+                if fate == Fate::Waits {
+                    let read = from_far.read(&mut answer).await.unwrap_or_default();
+                    let line = String::from_utf8_lossy(&answer[..read]).lines().next().unwrap_or_default().to_owned();
+                    lock(&state).late.push(line);
+                    // Who asked has gone, or hears nothing more.
+                    return;
+                }
                 if let Fate::Kills(Moment::After, pid) = fate {
                     let _ = from_far.read(&mut answer).await;
                     return kill(pid);

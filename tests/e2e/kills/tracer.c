@@ -7,6 +7,7 @@
 // or "passed" if the count was ended before. Children are not followed. System calls and not functions of libc, as not
 // all of them go through it.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -23,7 +24,7 @@
 #define CALL_MAX 512
 #define THREADS_MAX 1024
 
-static volatile sig_atomic_t counting, ended, asked_to_end;
+static int counting;
 static pid_t program;
 static long nth, count;
 static const char *report;
@@ -31,12 +32,6 @@ static struct {
     pid_t tid;
     char call[CALL_MAX];
 } threads[THREADS_MAX];
-
-static void on_signal(int signal) {
-    if (signal == SIGUSR1) counting = 1;
-    if (signal == SIGUSR2) counting = 0, ended = 1;
-    if (signal == SIGTERM) asked_to_end = 1;
-}
 
 static void fail(const char *what) {
     perror(what);
@@ -145,53 +140,73 @@ static void on_call(pid_t tid) {
     }
 }
 
+static void on_end(pid_t tid, int status) {
+    if (tid == program) {
+        if (WIFEXITED(status)) exit(WEXITSTATUS(status));
+        sigset_t own;
+        sigemptyset(&own), sigaddset(&own, WTERMSIG(status));
+        sigprocmask(SIG_UNBLOCK, &own, NULL);
+        raise(WTERMSIG(status));
+        exit(99);
+    }
+    for (int i = 0; i < THREADS_MAX; i++)
+        if (threads[i].tid == tid) threads[i].tid = 0;
+}
+
+static void on_stop(pid_t tid, int status) {
+    if (WIFEXITED(status) || WIFSIGNALED(status)) {
+        on_end(tid, status);
+        return;
+    }
+    int signal = WSTOPSIG(status), event = status >> 16;
+    if (event == PTRACE_EVENT_STOP && signal != SIGTRAP) {
+        ptrace(PTRACE_LISTEN, tid, 0, 0);
+        return;
+    }
+    if (signal == (SIGTRAP | 0x80)) on_call(tid);
+    if (signal == (SIGTRAP | 0x80) || event) signal = 0;
+    // Nobody is slowed down while nothing is counted.
+    ptrace(counting ? PTRACE_SYSCALL : PTRACE_CONT, tid, 0, signal);
+}
+
+// Each goes on from call to call then.
+static void stop_all(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", program);
+    DIR *tasks = opendir(path);
+    if (!tasks) return;
+    for (struct dirent *task; (task = readdir(tasks));) ptrace(PTRACE_INTERRUPT, (pid_t)atol(task->d_name), 0, 0);
+    closedir(tasks);
+}
+
 int main(int argc, char **argv) {
     if (argc < 4) return 99;
     nth = atol(argv[1]);
     report = argv[2];
     int go[2];
     if (pipe2(go, O_CLOEXEC)) fail("pipe");
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1), sigaddset(&signals, SIGUSR2), sigaddset(&signals, SIGTERM), sigaddset(&signals, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
     program = fork();
     if (program < 0) fail("fork");
     if (!program) {
         char byte;
+        sigprocmask(SIG_UNBLOCK, &signals, NULL);
         if (read(go[0], &byte, 1) == 1) execv(argv[3], argv + 3);
         _exit(99);
     }
-    struct sigaction act = {.sa_handler = on_signal};
-    sigaction(SIGUSR1, &act, NULL), sigaction(SIGUSR2, &act, NULL), sigaction(SIGTERM, &act, NULL);
     long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
     if (ptrace(PTRACE_SEIZE, program, 0, options) || ptrace(PTRACE_INTERRUPT, program, 0, 0)) fail("ptrace");
     if (write(go[1], "g", 1) != 1) fail("go");
     for (;;) {
         int status;
-        pid_t tid = waitpid(-1, &status, __WALL);
-        if (ended) ended = 0, tell("passed");
-        if (asked_to_end) asked_to_end = 0, kill(program, SIGTERM);
-        if (tid < 0) {
-            if (errno == EINTR) continue;
-            fail("wait");
+        for (pid_t tid; (tid = waitpid(-1, &status, __WALL | WNOHANG)) > 0;) on_stop(tid, status);
+        switch (sigwaitinfo(&signals, NULL)) {
+        case SIGUSR1: counting = 1, stop_all(); break;
+        case SIGUSR2: counting = 0, tell("passed"); break;
+        case SIGTERM: kill(program, SIGTERM); break;
         }
-        if (WIFEXITED(status) || WIFSIGNALED(status)) {
-            if (tid != program) {
-                for (int i = 0; i < THREADS_MAX; i++)
-                    if (threads[i].tid == tid) threads[i].tid = 0;
-                continue;
-            }
-            if (WIFEXITED(status)) return WEXITSTATUS(status);
-            signal(WTERMSIG(status), SIG_DFL);
-            raise(WTERMSIG(status));
-        }
-        int signal = WSTOPSIG(status), event = status >> 16;
-        if (signal == (SIGTRAP | 0x80)) {
-            on_call(tid);
-            signal = 0;
-        } else if (event == PTRACE_EVENT_STOP && signal != SIGTRAP) {
-            ptrace(PTRACE_LISTEN, tid, 0, 0);
-            continue;
-        } else if (event) {
-            signal = 0;
-        }
-        ptrace(PTRACE_SYSCALL, tid, 0, signal);
     }
 }

@@ -21,7 +21,7 @@ use super::site::Site;
 
 /// Lives side by side. Much of their time they wait: after a kill nothing counts as absent before the killed operator's
 /// last step cannot be under way any more (10 s).
-const LANES: usize = 16;
+const LANES: usize = 24;
 
 /// Between two looks; so many at once would be half of the work.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -60,7 +60,7 @@ struct Traced {
 
 impl Life<'_> {
     fn operator(&self) -> Launch<'_> {
-        self.site.operator().args(&["--list-interval", "1s", "--allow-mass-removal"])
+        self.site.operator().args(&["--list-interval", "5s", "--allow-mass-removal"])
     }
 
     async fn traced(&self, nth: usize) -> Traced {

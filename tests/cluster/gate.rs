@@ -160,8 +160,8 @@ async fn carry(near: TcpStream, server: u16, tls: TlsConnector, state: Arc<Mutex
                     _ => return,
                 }
                 // One at a time: the next request follows the answer to this one.
-                let Some(write) = whole(&asked) else { continue };
-                let fate = write.map_or(Fate::Passes, |write| fate(&state, write));
+                let Some((method, path)) = whole(&asked) else { continue };
+                let fate = write(&method, &path).map_or(Fate::Passes, |write| fate(&state, write));
                 if let Fate::Kills(Moment::Before, pid) = fate {
                     return kill(pid);
                 }
@@ -208,15 +208,15 @@ fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
 
-/// `None` if more of the request is to come; else which write it is, if it is one.
-fn whole(bytes: &[u8]) -> Option<Option<String>> {
+/// Method and path of a request; `None` while more of it is to come.
+fn whole(bytes: &[u8]) -> Option<(String, String)> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut headers);
     let httparse::Status::Complete(head) = request.parse(bytes).unwrap() else { return None };
     let length = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
     let length: usize = length.map_or(0, |header| std::str::from_utf8(header.value).unwrap().parse().unwrap());
     assert!(bytes.len() <= head + length, "a request came before the answer to the one before");
-    (bytes.len() == head + length).then(|| write(request.method.unwrap(), request.path.unwrap()))
+    (bytes.len() == head + length).then(|| (request.method.unwrap().to_owned(), request.path.unwrap().to_owned()))
 }
 
 /// `PATCH proxies/status`: method, kind and subresource. Nothing for reads, for questions that are put as writes, and for

@@ -98,7 +98,7 @@ pub trait ConformanceRig: Send + Sync + 'static {
     /// the claim then says so and passes. None of these has a default, so that each rig gives an answer.
     async fn stop(&self, mark: &OwnerMark) -> bool;
 
-    /// Suspends it around the backend, until [`ConformanceRig::resume`].
+    /// Suspends it around the backend, or takes away all that the backend could know of its state, until [`ConformanceRig::resume`].
     async fn pause(&self, mark: &OwnerMark) -> bool;
 
     async fn resume(&self, mark: &OwnerMark);

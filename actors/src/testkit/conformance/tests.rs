@@ -71,6 +71,7 @@ async fn each_fault_fails_the_claim_that_is_about_it() {
         (Fault::ListsTheDead, &[LAGS]),
         (Fault::ListsOwnEntryOnly, &[ENTRIES]),
         (Fault::ListsEveryEntry, &[ENTRIES]),
+        (Fault::ListsAllAsStopped, &["a_created_instance_is_got_and_listed"]),
         (Fault::GetsOwnEntryOnly, &[ENTRIES]),
         (Fault::DeletesOwnEntryOnly, &[ENTRIES]),
         (Fault::HidesHalves, &["a_create_that_ends_after_its_cancel_is_found_and_not_doubled"]),

@@ -51,6 +51,8 @@ pub(super) enum Fault {
     ListsOwnEntryOnly,
     /// One entry is all.
     ListsEveryEntry,
+    /// What only a list of one entry looks for is missing, and taken for lost.
+    ListsAllAsStopped,
     GetsOwnEntryOnly,
     /// Another entry's instance is "gone" as soon as it is deleted, and stays.
     DeletesOwnEntryOnly,
@@ -331,6 +333,7 @@ impl Backend for Rig {
         if broken == Some(Breakage::Everything) {
             return if self.has(Fault::ListsNothing) { Ok(Vec::new()) } else { Err(unseen()) };
         }
+        let is_narrow = entry.is_some();
         let entry = match self.world.fault {
             Fault::ListsOwnEntryOnly => Some(&self.entry),
             Fault::ListsEveryEntry => None,
@@ -353,6 +356,9 @@ impl Backend for Rig {
                 return Err(unseen());
             }
             let mut instance = self.instance(&thing, &mark);
+            if self.has(Fault::ListsAllAsStopped) && !is_narrow {
+                instance.state = InstanceState::Stopped;
+            }
             if self.has(Fault::ForgetsTheAgeInLists) {
                 instance.created_at = None;
             }

@@ -1,8 +1,8 @@
 //! The provider `kubernetes` on a real API server: what it makes is taken by it, also under the `restricted` pod security
 //! standard, and all that a backend must do. The test plays scheduler and kubelet.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use egress_actors::domain::id::{OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::instance::{Credentials, Instance, InstanceSpec, InstanceState, OwnerMark};
 use egress_actors::domain::reason::Reason;
 use egress_actors::ports::Backend;
-use egress_actors::testkit::conformance::ConformanceRig;
+use egress_actors::testkit::conformance::{Breakage, ConformanceRig};
 use egress_operator::config::providers::{Entry, KubernetesEntry, parse};
 use egress_operator::providers::kubernetes::{Cluster, KubernetesBackend};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
@@ -28,6 +28,7 @@ use crate::plane::Plane;
 
 mod life;
 mod refusals;
+mod world;
 
 /// A namespace of its own, under `restricted`, with a kubelet.
 struct Rig {
@@ -36,6 +37,8 @@ struct Rig {
     namespace: String,
     entry: KubernetesEntry,
     kubelet: JoinHandle<()>,
+    /// With few rights or none: what backends get while it is there.
+    denied: Mutex<Option<Client>>,
 }
 
 fn entry(namespace: &str, fields: &str) -> KubernetesEntry {
@@ -55,7 +58,7 @@ impl Rig {
         let namespaces = Api::<Namespace>::all(client.clone());
         namespaces.patch(&namespace, &PatchParams::default(), &Patch::Merge(&restricted)).await.unwrap();
         let kubelet = tokio::spawn(kubelet(Api::namespaced(client.clone(), &namespace)));
-        Self { plane, client, entry: entry(&namespace, fields), namespace, kubelet }
+        Self { plane, client, entry: entry(&namespace, fields), namespace, kubelet, denied: Mutex::default() }
     }
 
     fn backend_of(&self, client: Client) -> KubernetesBackend {
@@ -178,40 +181,6 @@ fn container(ready: bool, state: &Value, last: &Value) -> Value {
 async fn set_status(pods: &Api<Pod>, name: &str, status: &Value) {
     let patch = json!({"status": status});
     let _set = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-}
-
-#[async_trait]
-impl ConformanceRig for Rig {
-    fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(self.backend_of(self.client.clone()))
-    }
-
-    fn mark(&self) -> OwnerMark {
-        let uid = uuid::Uuid::new_v4().to_string();
-        OwnerMark {
-            operator: OperatorId::parse("test/operator").unwrap(),
-            entry: ProviderName::parse("pods").unwrap(),
-            key: ProxyKey::new("crawl", &format!("px-{}", &uid[..8])).unwrap(),
-            uid: Uid::parse(&uid).unwrap(),
-        }
-    }
-
-    /// Pods; where there is none, whether anything else is left.
-    async fn count(&self, mark: &OwnerMark) -> usize {
-        self.kinds(mark).await.len().min(1)
-    }
-
-    async fn make_foreign(&self, mark: &OwnerMark) -> bool {
-        let other = OwnerMark { operator: OperatorId::parse("another/operator").unwrap(), ..mark.clone() };
-        self.made(&self.spec(&other)).await;
-        true
-    }
-
-    async fn foreign_is_untouched(&self, mark: &OwnerMark) -> bool {
-        let other = OwnerMark { operator: OperatorId::parse("another/operator").unwrap(), ..mark.clone() };
-        let instance = self.backend().get(&other).await.unwrap();
-        instance.state == InstanceState::Running && self.kinds(mark).await.contains(&"ConfigMap")
-    }
 }
 
 mod conforms {

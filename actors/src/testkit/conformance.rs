@@ -29,6 +29,9 @@ use crate::ports::Backend;
 
 mod basics;
 mod cuts;
+mod lists;
+mod owners;
+mod states;
 
 pub use basics::{
     a_created_instance_is_got_and_listed, a_foreign_instance_of_our_name_is_a_conflict_and_is_not_touched,
@@ -39,6 +42,29 @@ pub use cuts::{
     a_create_past_its_deadline_still_converges, a_create_that_ends_after_its_cancel_is_found_and_not_doubled,
     a_delete_cut_at_any_await_goes_on, a_delete_ends_a_create_cut_at_any_await, a_second_create_goes_on_after_any_cut,
 };
+pub use lists::{
+    a_list_of_the_whole_backend_has_other_entries_instances_and_they_can_be_deleted,
+    a_list_that_cannot_be_read_whole_is_an_error,
+    get_finds_what_a_list_does_not_show_yet_and_a_list_never_shows_what_was_never_made,
+};
+pub use owners::{
+    an_instance_whose_mark_was_changed_by_hand_is_left_alone,
+    another_operators_list_is_empty_and_its_delete_touches_nothing, no_secret_is_in_a_debug_or_an_error,
+};
+pub use states::{
+    a_paused_instance_is_not_stopped_and_not_absent, a_stopped_instance_is_told_as_stopped_and_can_be_made_anew,
+    an_instance_that_cannot_be_read_is_never_stopped_or_absent, created_at_is_told_and_stays,
+    two_looks_at_an_instance_that_did_not_change_are_equal,
+};
+
+/// How much of a list cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Breakage {
+    /// One instance, page, zone or kind of several.
+    OnePart,
+    /// All of it, in the way that looks most like an empty backend.
+    Everything,
+}
 
 /// The world of one backend under test.
 #[async_trait]
@@ -68,6 +94,32 @@ pub trait ConformanceRig: Send + Sync + 'static {
     /// Is it still there, as it was made?
     async fn foreign_is_untouched(&self, mark: &OwnerMark) -> bool;
 
+    /// Ends the instance around the backend, as a crash does. `false`, here and below, if that cannot be in this world:
+    /// the claim then says so and passes. None of these has a default, so that each rig gives an answer.
+    async fn stop(&self, mark: &OwnerMark) -> bool;
+
+    /// Suspends it around the backend, or takes away all that the backend could know of its state, until [`ConformanceRig::resume`].
+    async fn pause(&self, mark: &OwnerMark) -> bool;
+
+    async fn resume(&self, mark: &OwnerMark);
+
+    /// The instance is there and runs, and backends of this rig ([`ConformanceRig::backend`] is asked again) cannot read
+    /// it until [`ConformanceRig::make_readable`].
+    async fn make_unreadable(&self, mark: &OwnerMark) -> bool;
+
+    async fn make_readable(&self, mark: &OwnerMark);
+
+    /// Lists of backends of this rig cannot see these instances whole, until [`ConformanceRig::mend_list`].
+    async fn break_list(&self, marks: &[OwnerMark], breakage: Breakage) -> bool;
+
+    async fn mend_list(&self, marks: &[OwnerMark]);
+
+    /// A new mark of another entry that shares the backend, and a backend configured for that entry.
+    async fn mark_of_another_entry(&self) -> Option<(Arc<dyn Backend>, OwnerMark)>;
+
+    /// Writes another operator into the mark of the instance, in all that carries it. What the mark is now.
+    async fn change_mark(&self, mark: &OwnerMark) -> Option<OwnerMark>;
+
     /// How long an effect that nobody waits for any more can take to show.
     fn settle(&self) -> Duration {
         Duration::from_millis(300)
@@ -91,6 +143,17 @@ macro_rules! conformance_tests {
             a_create_that_ends_after_its_cancel_is_found_and_not_doubled
             a_delete_cut_at_any_await_goes_on
             a_create_past_its_deadline_still_converges
+            a_stopped_instance_is_told_as_stopped_and_can_be_made_anew
+            a_paused_instance_is_not_stopped_and_not_absent
+            an_instance_that_cannot_be_read_is_never_stopped_or_absent
+            created_at_is_told_and_stays
+            two_looks_at_an_instance_that_did_not_change_are_equal
+            a_list_that_cannot_be_read_whole_is_an_error
+            get_finds_what_a_list_does_not_show_yet_and_a_list_never_shows_what_was_never_made
+            a_list_of_the_whole_backend_has_other_entries_instances_and_they_can_be_deleted
+            an_instance_whose_mark_was_changed_by_hand_is_left_alone
+            another_operators_list_is_empty_and_its_delete_touches_nothing
+            no_secret_is_in_a_debug_or_an_error
         }
     };
     (@each $rig:expr, $($claim:ident)*) => {
@@ -139,9 +202,13 @@ impl<F: Future> Future for Cut<F> {
 /// Creates until it runs and has an address, as the actors do: again after each answer that allows it, and anew where
 /// the instance has stopped (a delete that was cut may still end it).
 async fn made(rig: &dyn ConformanceRig, mark: &OwnerMark) -> Instance {
-    let (backend, spec) = (rig.backend(), rig.spec(mark));
+    made_by(&*rig.backend(), &rig.spec(mark)).await
+}
+
+async fn made_by(backend: &dyn Backend, spec: &InstanceSpec) -> Instance {
+    let mark = &spec.mark;
     eventually("the instance is made, runs and has an address", || async {
-        backend.create(&spec).await.or_else(again).map_err(|error| error.to_string())?;
+        backend.create(spec).await.or_else(again).map_err(|error| error.to_string())?;
         match backend.get(mark).await {
             Ok(instance) if instance.state == InstanceState::Running && instance.endpoint.is_some() => Ok(instance),
             Ok(instance) if instance.state == InstanceState::Stopped => {
@@ -206,6 +273,40 @@ async fn exactly_one(rig: &dyn ConformanceRig, mark: &OwnerMark) {
 async fn rows(rig: &dyn ConformanceRig, operator: &OperatorId, mark: &OwnerMark) -> Vec<Instance> {
     let list = rig.backend().list(operator, Some(&mark.entry)).await.expect("a list of a well host");
     list.into_iter().filter(|row| row.mark == *mark).map(|row| row.instance).collect()
+}
+
+/// The same in a list of every entry.
+async fn all_rows(rig: &dyn ConformanceRig, operator: &OperatorId, mark: &OwnerMark) -> Vec<Instance> {
+    let list = rig.backend().list(operator, None).await.expect("a list of a well host");
+    list.into_iter().filter(|row| row.mark == *mark).map(|row| row.instance).collect()
+}
+
+/// Waits until lists show it: they may lag.
+async fn listed(rig: &dyn ConformanceRig, mark: &OwnerMark) -> Instance {
+    eventually("it is listed once", || async {
+        match (rows(rig, &mark.operator, mark).await.as_slice(), all_rows(rig, &mark.operator, mark).await.len()) {
+            ([one], 1) => Ok(one.clone()),
+            (some, all) => Err(format!("{some:?} of its entry, {all} of all entries")),
+        }
+    })
+    .await
+}
+
+/// Waits until no list shows it.
+async fn unlisted(rig: &dyn ConformanceRig, mark: &OwnerMark) {
+    eventually("it is not listed", || async {
+        match all_rows(rig, &mark.operator, mark).await.len() {
+            0 => Ok(()),
+            rows => Err(format!("{rows} rows")),
+        }
+    })
+    .await;
+}
+
+/// A claim that a rig cannot show passes, and is told.
+#[expect(clippy::print_stderr, reason = "it is for whoever reads the output of the test")]
+fn skipped(what: &str) {
+    eprintln!("skipped: {what} cannot be in the world of this rig");
 }
 
 fn assert_conflict<T: std::fmt::Debug>(what: &str, answer: Result<T, OpError>) {

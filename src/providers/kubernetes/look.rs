@@ -67,9 +67,10 @@ pub(super) async fn list(
     };
     calls.each::<Pod>(&selector, see).await?;
 
-    // After the pods, so that those of each are there. Who asks for all entries has no use for passwords.
+    // After the pods, so that those of each are there. Also where all entries are asked for: without its credentials an
+    // instance is stopped, and a row says what a look would.
     let mut generated: HashMap<Uid, Credentials> = HashMap::new();
-    if entry.is_some() && pods.iter().any(|(_, pod)| Asked::of(pod) == Asked::Generated) {
+    if pods.iter().any(|(_, pod)| Asked::of(pod) == Asked::Generated) {
         let see = |found: Secret| {
             if let Some(mark) = asked.owner(&found.metadata)
                 && let Some(credentials) = manifest::generated(&found)

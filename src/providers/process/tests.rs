@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use egress_actors::domain::desired::Endpoint;
 use egress_actors::domain::id::{ProviderName, ProxyKey};
 use egress_actors::domain::instance::{Credentials, InstanceState};
-use egress_actors::testkit::conformance::ConformanceRig;
+use egress_actors::testkit::conformance::{Breakage, ConformanceRig};
 use egress_actors::testkit::eventually;
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -18,6 +18,7 @@ use crate::config::providers::{AllowedDestination, Auth};
 mod life;
 mod reach;
 mod trouble;
+mod world;
 
 const SQUID: &str = "/usr/sbin/squid";
 
@@ -66,12 +67,17 @@ impl Rig {
         ProcessBackend::new(self.entry.clone(), self.dir.path(), self.targets.clone())
     }
 
+    /// Where instances of the mark's entry are.
+    fn site(&self, mark: &OwnerMark) -> Arc<Site> {
+        self.process().site.of(&mark.entry)
+    }
+
     fn folder(&self, mark: &OwnerMark) -> PathBuf {
-        self.process().site.folder(&mark.uid)
+        self.site(mark).folder(&mark.uid)
     }
 
     fn children(&self, mark: &OwnerMark) -> Vec<evidence::Child> {
-        evidence::of(&self.process().site, &mark.uid).expect("/proc can be read")
+        evidence::of(&self.site(mark), &mark.uid).expect("/proc can be read")
     }
 
     fn pid(&self, mark: &OwnerMark) -> i32 {
@@ -116,56 +122,20 @@ fn shared_memory(mark: &OwnerMark) -> usize {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        let site = &self.process().site;
-        for (uid, children) in evidence::all(site).unwrap_or_default() {
-            for child in children {
-                let _ = evidence::signal(site, &uid, child, Signal::KILL);
-                // So that the directory can go, and no zombie stays.
-                while evidence::is_there(child) {
-                    std::thread::yield_now();
+        let own = self.process().site;
+        for entry in directory::entries(&own).unwrap_or_default() {
+            let site = own.of(&entry);
+            for (uid, children) in evidence::all(&site).unwrap_or_default() {
+                for child in children {
+                    let _ = evidence::signal(&site, &uid, child, Signal::KILL);
+                    // So that the directory can go, and no zombie stays.
+                    while evidence::is_there(child) {
+                        std::thread::yield_now();
+                    }
                 }
+                let _ = directory::retire(&site, &uid);
             }
-            let _ = directory::retire(site, &uid);
         }
-    }
-}
-
-#[async_trait]
-impl ConformanceRig for Rig {
-    fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(self.process())
-    }
-
-    fn mark(&self) -> OwnerMark {
-        let uid = uuid::Uuid::new_v4().to_string();
-        OwnerMark {
-            operator: OperatorId::parse("test-operator").expect("valid"),
-            entry: self.entry.name.clone(),
-            key: ProxyKey::new("crawl", &format!("px-{}", &uid[..8])).expect("valid"),
-            uid: Uid::parse(&uid).expect("valid"),
-        }
-    }
-
-    /// Processes and folders, the half made and half removed ones too; a whole instance has one of each. Shared memory
-    /// counts where nothing else is left.
-    async fn count(&self, mark: &OwnerMark) -> usize {
-        let base = self.process().site.base.clone();
-        let Ok(entries) = fs::read_dir(base) else { return self.children(mark).len() };
-        let names = entries.flatten().map(|entry| entry.file_name());
-        let folders = names.filter(|name| name.to_string_lossy().ends_with(mark.uid.as_str())).count();
-        let seen = folders.max(self.children(mark).len());
-        if seen == 0 { shared_memory(mark) } else { seen }
-    }
-
-    async fn make_foreign(&self, mark: &OwnerMark) -> bool {
-        let other = OwnerMark { operator: OperatorId::parse("another-operator").expect("valid"), ..mark.clone() };
-        self.process().create(&self.spec(&other)).await.expect("a create");
-        true
-    }
-
-    async fn foreign_is_untouched(&self, mark: &OwnerMark) -> bool {
-        let other = OwnerMark { operator: OperatorId::parse("another-operator").expect("valid"), ..mark.clone() };
-        self.state(&other).await == InstanceState::Running && self.children(mark).len() == 1
     }
 }
 

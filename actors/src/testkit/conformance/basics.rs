@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 
-use super::{ConformanceRig, absent, assert_conflict, eventually, exactly_one, gone, made, rows, running};
+use super::{ConformanceRig, absent, all_rows, assert_conflict, eventually, exactly_one, gone, made, rows, running};
 use crate::domain::error::Class;
 use crate::domain::id::OperatorId;
 use crate::domain::reason::Reason;
@@ -34,6 +34,13 @@ pub async fn a_created_instance_is_got_and_listed(rig: &dyn ConformanceRig) {
     .await;
     assert_eq!(listed.provider_id, got.provider_id);
     assert!(listed.generated == got.generated, "list and get differ in the generated credentials");
+    eventually("a list of every entry shows it as get does", || async {
+        match all_rows(rig, &mark.operator, &mark).await.as_slice() {
+            [one] if (one.state, &one.endpoint) == (got.state, &got.endpoint) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
 
     let other = OperatorId::parse("somebody-else").expect("a valid id");
     assert!(rows(rig, &other, &mark).await.is_empty(), "another operator's list has our instance");

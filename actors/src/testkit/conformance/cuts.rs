@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ConformanceRig, again, cut, eventually, exactly_one, gone, made};
+use super::{ConformanceRig, again, all_rows, cut, eventually, exactly_one, gone, made};
 use crate::domain::error::Class;
 use crate::domain::instance::OwnerMark;
 
@@ -56,12 +56,15 @@ pub async fn a_create_that_ends_after_its_cancel_is_found_and_not_doubled(rig: &
         // Nobody waits for it any more; whatever it started shows by now.
         tokio::time::sleep(rig.settle()).await;
         let backend = rig.backend();
-        eventually("get and the world agree", || async {
-            let answer = backend.get(&mark).await;
-            match (&answer, rig.count(&mark).await) {
-                (Ok(_), 1) => Ok(()),
-                (Err(error), 0) if error.class == Class::NotFound => Ok(()),
-                (answer, count) => Err(format!("get answers {answer:?}, and {count} are there")),
+        // Halves too: nobody else would ever find them.
+        eventually("get, the list of the whole backend and the world agree", || async {
+            let (answer, listed) = (backend.get(&mark).await, all_rows(rig, &mark.operator, &mark).await.len());
+            match (&answer, listed, rig.count(&mark).await) {
+                (Ok(_), 1, 1) => Ok(()),
+                (Err(error), 0, 0) if error.class == Class::NotFound => Ok(()),
+                (answer, listed, count) => {
+                    Err(format!("get answers {answer:?}, {listed} are listed, and {count} are there"))
+                }
             }
         })
         .await;

@@ -4,7 +4,7 @@
 //! missing namespace, a full quota, a policy of the cluster and an invalid entry show before a Proxy needs them.
 
 use egress_actors::domain::desired::Placement;
-use egress_actors::domain::error::{Class, OpError};
+use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{OperatorId, ProxyKey, Uid};
 use egress_actors::domain::instance::{InstanceSpec, OwnerMark};
 use egress_actors::domain::reason::Reason;
@@ -43,7 +43,7 @@ async fn rights(site: &Site, calls: &Calls<'_>) -> Result<(), OpError> {
     let answer = match limited(&doing, Effect::None, reviews.create(&PostParams::default(), &review)).await {
         Ok(answer) => answer.status.unwrap_or_default(),
         // Even to ask is a right, which most have. Without it the calls themselves will tell.
-        Err(error) if error.class == Class::Permanent => return Ok(()),
+        Err(error) if error.reason == Reason::Forbidden => return Ok(()),
         Err(error) => return Err(error),
     };
     if answer.incomplete {
@@ -57,7 +57,7 @@ async fn rights(site: &Site, calls: &Calls<'_>) -> Result<(), OpError> {
         "the operator may not {} in namespace `{namespace}`: grant it with a Role and a RoleBinding there",
         missing.join(", nor ")
     );
-    Err(OpError::permanent(Reason::Forbidden, detail))
+    Err(OpError::transient(Reason::Forbidden, detail))
 }
 
 /// `delete and list pods`, for each resource.

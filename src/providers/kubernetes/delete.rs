@@ -5,6 +5,7 @@ use egress_actors::domain::error::OpError;
 use egress_actors::domain::instance::OwnerMark;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt as _;
 
 use super::calls::{Calls, Kind};
 use super::{Site, errors, mark};
@@ -16,7 +17,9 @@ pub(super) async fn delete(site: &Site, mark: &OwnerMark) -> Result<(), OpError>
         Left::Nothing => None,
         // It ends by itself, and whoever asks for the rest comes again: a half instance is told as stopped.
         Left::Ending => return Ok(()),
-        Left::Foreign(conflict) => Some(conflict),
+        // Made by us, and marked by somebody else since: all that it runs with is theirs now.
+        Left::Foreign { conflict, was_ours: true } => return Err(conflict),
+        Left::Foreign { conflict, was_ours: false } => Some(conflict),
     };
     // The ConfigMap last: it says that there is something left.
     remove::<Secret>(&calls, mark, &name).await?;
@@ -28,14 +31,15 @@ pub(super) async fn delete(site: &Site, mark: &OwnerMark) -> Result<(), OpError>
 enum Left {
     Nothing,
     Ending,
-    Foreign(OpError),
+    Foreign { conflict: OpError, was_ours: bool },
 }
 
 async fn pod(calls: &Calls<'_>, mark: &OwnerMark, name: &str) -> Result<Left, OpError> {
     let Some(found) = calls.get_metadata::<Pod>(name).await? else { return Ok(Left::Nothing) };
     let what = calls.what::<Pod>(name);
     if let Err(whose) = mark::ours(&found.metadata, mark) {
-        return Ok(Left::Foreign(errors::conflict(&what, &whose)));
+        let was_ours = found.labels().contains_key(mark::LABEL_INSTANCE);
+        return Ok(Left::Foreign { conflict: errors::conflict(&what, &whose), was_ours });
     }
     let uid = found.metadata.uid.clone();
     if found.metadata.deletion_timestamp.is_none() {

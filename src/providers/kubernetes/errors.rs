@@ -75,9 +75,10 @@ fn refused(doing: &str, effect: Effect, status: &Status) -> OpError {
         403 if status.message.contains("error looking up service account") => {
             told(Class::Transient, Reason::Forbidden, "the namespace is new, or somebody removed that ServiceAccount")
         }
-        // The authorizer's words; it alone is about the rights of the operator.
+        // The authorizer's words; it alone is about the rights of the operator. It says so too for a moment after its own
+        // start, and a right that comes back tells nobody (fault 123).
         403 if status.message.contains("cannot ") && status.message.contains("in API group") => {
-            told(Class::Permanent, Reason::Forbidden, "grant it to the operator in that namespace")
+            told(Class::Transient, Reason::Forbidden, "grant it to the operator in that namespace")
         }
         // A webhook, a policy or a plugin of the cluster, in its own words.
         403 => told(Class::Permanent, Reason::Forbidden, "this is what the cluster's admission says"),
@@ -139,7 +140,7 @@ mod tests {
             "pods is forbidden: User \"x\" cannot create resource \"pods\" in API group \"\" in the namespace \"a\"";
         let rows = [
             (401, "Unauthorized", "", "", (Transient, Transient), Reason::Unauthorized, "credentials"),
-            (403, forbidden, "pods", "", (Permanent, Permanent), Reason::Forbidden, "; grant it to the operator"),
+            (403, forbidden, "pods", "", (Transient, Transient), Reason::Forbidden, "; grant it to the operator"),
             (
                 403,
                 "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: no tag",

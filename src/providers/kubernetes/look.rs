@@ -1,6 +1,6 @@
 //! Get and list: what the API server has, read anew.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{OperatorId, ProviderName, Uid};
@@ -60,12 +60,14 @@ pub(super) async fn list(
 
     // A pod is a lot larger than what is kept of it. Whether its credentials are there is not known yet.
     let mut pods: Vec<(OwnerMark, Pod)> = Vec::new();
-    let see = |found: Pod| {
-        if let Some(mark) = asked.owner(&found.metadata) {
-            pods.push((mark, slim(found)));
-        }
+    let mut others: HashSet<String> = HashSet::new();
+    let see = |found: Pod| match asked.owner(&found.metadata) {
+        Some(mark) => pods.push((mark, slim(found))),
+        None => others.extend(found.metadata.name),
     };
     calls.each::<Pod>(&selector, see).await?;
+    // A pod that we made and that somebody put another mark on: what it runs with is not ours to take away.
+    halves.retain(|_, half| !others.contains(&mark::name(&half.mark)));
 
     // After the pods, so that those of each are there. Also where all entries are asked for: without its credentials an
     // instance is stopped, and a row says what a look would.

@@ -31,6 +31,24 @@ async fn foreign_objects_of_our_name_are_conflicts_and_stay_as_they_are() {
 }
 
 #[tokio::test]
+async fn a_pod_that_somebody_put_another_mark_on_keeps_all_that_it_runs_with() {
+    let rig = Rig::new("allowedNamespaces: [crawl]").await;
+    let spec = rig.spec(&rig.mark());
+    rig.made(&spec).await;
+    let all = rig.kinds(&spec.mark).await;
+    assert_eq!(all, ["Pod", "ConfigMap", "Secret", "NetworkPolicy"]);
+    let theirs = json!({"metadata": {"annotations": {"crawl.example.com/owner-operator": "somebody"}}});
+    rig.pods().patch(&name(&spec.mark), &PatchParams::default(), &Patch::Merge(&theirs)).await.unwrap();
+    let backend = rig.backend();
+    for entry in [None, Some(&spec.mark.entry)] {
+        assert!(backend.list(&spec.mark.operator, entry).await.unwrap().is_empty(), "no half instance: {entry:?}");
+    }
+    let error = backend.delete(&spec.mark).await.unwrap_err();
+    assert_eq!((error.class, error.reason), (Class::Permanent, Reason::NameConflict), "{error}");
+    assert_eq!(rig.kinds(&spec.mark).await, all);
+}
+
+#[tokio::test]
 async fn a_pod_without_a_mark_is_a_conflict_and_stays() {
     let rig = Rig::new("auth: none").await;
     let spec = rig.spec(&rig.mark());
@@ -113,13 +131,13 @@ async fn a_missing_right_is_told_by_the_check_and_by_the_call_and_is_no_absence(
     let wanted = "the operator may not get/delete pods, nor delete configmaps, nor delete secrets in namespace";
     eventually("the check tells", async || {
         let error = backend.check().await.unwrap_err();
-        assert_eq!((error.class, error.reason), (Class::Permanent, Reason::Forbidden), "{error}");
+        assert_eq!((error.class, error.reason), (Class::Transient, Reason::Forbidden), "{error}");
         error.detail.starts_with(wanted).then_some(())
     })
     .await;
     let mark = rig.mark();
     for error in [backend.get(&mark).await.unwrap_err(), backend.delete(&mark).await.unwrap_err()] {
-        assert_eq!((error.class, error.reason), (Class::Permanent, Reason::Forbidden), "{error}");
+        assert_eq!((error.class, error.reason), (Class::Transient, Reason::Forbidden), "{error}");
         assert!(error.detail.contains("cannot get resource \"pods\""), "{error}");
     }
 }

@@ -182,9 +182,15 @@ impl Sweep {
         let within = self.args.settings.every.clamp(LIST_WITHIN.0, LIST_WITHIN.1);
         let Some(host) = self.hosts.get_mut(name) else { return };
         if !self.args.claim.may_mutate(now) {
-            // Another may lead meanwhile: what was seen before says nothing then.
-            if self.args.claim.epoch().is_none() {
-                (host.suspects, host.begun) = (Suspects::default(), None);
+            // Another may lead meanwhile: what was seen before says nothing then, and that one tells what there is.
+            if self.args.claim.epoch().is_none() && !self.swept.hosts.is_empty() {
+                for host in self.hosts.values_mut() {
+                    (host.suspects, host.begun) = (Suspects::default(), None);
+                    host.told.clear();
+                }
+                self.swept = Swept::default();
+                self.args.told.store(Arc::default());
+                retire(&self.args.provider);
             }
             return self.timers.arm_in(Alarm::Sweep(name.clone()), LOOK_AT_CLAIM_EVERY);
         }
@@ -305,9 +311,13 @@ impl Behavior for Sweep {
     }
 
     fn stopping(&mut self, _: &mut Ctx<SweepMsg>) -> Option<Lingering> {
-        metrics::gauge!(names::GC_ORPHANS, "provider" => self.args.provider.to_string()).set(names::RETIRED);
+        retire(&self.args.provider);
         None
     }
+}
+
+fn retire(provider: &ProviderName) {
+    metrics::gauge!(names::GC_ORPHANS, "provider" => provider.to_string()).set(names::RETIRED);
 }
 
 fn lost_look() -> Done<Result<bool, OpError>> {

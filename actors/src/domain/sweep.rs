@@ -9,6 +9,7 @@
 //! does not know: there is a [`Roll`] only after a complete list of all Proxies (fault 118). What is ripe here is still
 //! asked for by its uid at the source, and its mark is read again by the delete itself.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,6 +54,8 @@ pub struct Orphan {
     /// How old it is as far as is known: by the backend, or since it was first seen here.
     pub age: Duration,
     pub verdict: Verdict,
+    /// Deletions of it that failed.
+    pub failed: u32,
 }
 
 /// Whether an orphan may be deleted now. In the order in which it gets there.
@@ -88,11 +91,12 @@ struct Suspect {
     first_seen: Instant,
     /// Complete sweeps in a row that found it an orphan, this one included.
     sweeps: u32,
+    failed: u32,
 }
 
 impl Suspects {
     /// Judges one complete list of a host. `busy`: an operation for this uid runs or waits there, so that its instance
-    /// comes or goes. The oldest orphans come first.
+    /// comes or goes. Those whose deletion failed less often come first, and of them the oldest.
     pub fn judge(
         &mut self,
         listed: &[Listed],
@@ -114,7 +118,7 @@ impl Suspects {
             if lives || !terms.can_judge(mark) || self.seen.contains_key(mark) {
                 continue;
             }
-            let mut suspect = before.remove(mark).unwrap_or(Suspect { first_seen: now.mono, sweeps: 0 });
+            let mut suspect = before.remove(mark).unwrap_or(Suspect { first_seen: now.mono, sweeps: 0, failed: 0 });
             suspect.sweeps = suspect.sweeps.saturating_add(1);
             self.seen.insert(mark.clone(), suspect);
             let age = match instance.created_at {
@@ -127,10 +131,20 @@ impl Suspects {
                 _ if age < terms.min_age => Verdict::Young,
                 _ => Verdict::Ripe,
             };
-            orphans.push(Orphan { mark: mark.clone(), provider_id: instance.provider_id.clone(), age, verdict });
+            let (mark, provider_id) = (mark.clone(), instance.provider_id.clone());
+            orphans.push(Orphan { mark, provider_id, age, verdict, failed: suspect.failed });
         }
-        orphans.sort_by(|a, b| b.age.cmp(&a.age).then_with(|| a.mark.key.cmp(&b.mark.key)));
+        // What cannot be deleted must not use up the cap for ever: it comes after all that was not tried so often.
+        let order = |orphan: &Orphan| (orphan.failed, Reverse(orphan.age));
+        orphans.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.mark.key.cmp(&b.mark.key)));
         orphans
+    }
+
+    /// It could not be deleted.
+    pub fn failed(&mut self, mark: &OwnerMark) {
+        if let Some(suspect) = self.seen.get_mut(mark) {
+            suspect.failed = suspect.failed.saturating_add(1);
+        }
     }
 
     /// Its Proxy was found after all, or somebody else's mark is on it: it begins anew.

@@ -155,12 +155,9 @@ impl Sweep {
         // Nothing went wrong with it if this replica does not lead any more, or the host has too much to do.
         if error.class != Class::Cancelled {
             self.args.events.emit(told::not_deleted(&self.args.provider, name, orphan, error));
-        }
-        if error.reason == Reason::NameConflict
-            && let Some(host) = self.hosts.get_mut(name)
-        {
-            // Its mark was changed since it was listed: whatever it is now, it is not what was seen twice.
-            host.suspects.forget(&orphan.mark);
+            if let Some(host) = self.hosts.get_mut(name) {
+                host.suspects.failed(&orphan.mark);
+            }
         }
         self.bury_next(name, pass, ctx);
     }

@@ -74,6 +74,8 @@ pub struct ScriptedHost {
     running: Arc<Mutex<usize>>,
     made: Mutex<u64>,
     lists: Mutex<Lists>,
+    /// Instances with such names are never deleted.
+    kept: Mutex<Option<String>>,
 }
 
 struct Counted(Arc<Mutex<usize>>);
@@ -99,6 +101,7 @@ impl ScriptedHost {
             running: Arc::default(),
             made: Mutex::default(),
             lists: Mutex::new(Lists::All),
+            kept: Mutex::default(),
         })
     }
 
@@ -146,6 +149,11 @@ impl ScriptedHost {
         let instance = Instance { created_at, ..self.instance(&spec) };
         let kept = Kept { mark: spec.mark, instance, since: Instant::now() };
         lock(&self.instances).insert(uid_of(name), kept);
+    }
+
+    /// Deletions of instances whose Proxy's name begins like this fail.
+    pub fn keep(&self, prefix: &str) {
+        *lock(&self.kept) = Some(prefix.to_owned());
     }
 
     /// From now on its lists leave something out, without a word.
@@ -260,6 +268,9 @@ impl Backend for ScriptedHost {
         if lock(&self.instances).get(&mark.uid).is_some_and(|kept| kept.mark != *mark) {
             let detail = format!("the instance of {} has another owner's mark", mark.key);
             return Err(OpError::permanent(Reason::NameConflict, detail));
+        }
+        if lock(&self.kept).as_ref().is_some_and(|prefix| mark.key.name().starts_with(prefix)) {
+            return Err(OpError::transient(Reason::APIError, "it is locked"));
         }
         let (instances, uid) = (self.instances.clone(), mark.uid.clone());
         let in_parts = matches!(self.mood_for("delete"), Mood::InParts(_));

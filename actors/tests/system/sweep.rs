@@ -327,6 +327,19 @@ async fn a_deletion_that_hangs_or_fails_is_told_and_tried_again_and_the_next_one
 }
 
 #[tokio::test(start_paused = true)]
+async fn orphans_that_cannot_be_deleted_do_not_use_up_the_cap_for_those_that_can() {
+    let world = World::start_with(&with(|sweep| sweep.terms.max_deletes = 2));
+    for n in 0..4 {
+        // The oldest ones cannot be deleted.
+        world.host("hv1").plant(&format!("stuck-{n}"), "test", "lab", 10 * HOUR);
+        world.host("hv1").plant(&format!("lost-{n}"), "test", "lab", HOUR);
+    }
+    world.host("hv1").keep("stuck");
+    world.eventually("the others are gone", 12 * EVERY, |world| world.host("hv1").instances().len() == 4).await;
+    assert!((0..4).all(|n| has(&world, "hv1", &format!("stuck-{n}"))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deletion_that_the_backend_does_in_parts_is_asked_for_until_nothing_is_left() {
     let world = World::start_with(&plan());
     world.host("hv1").plant("lost", "test", "lab", HOUR);
@@ -365,5 +378,6 @@ async fn a_standby_sweeps_nothing_and_the_next_leader_sweeps_anew() {
     two.eventually("it leads", MINUTE, |world| world.handles.claim.epoch().is_some()).await;
     pass(2 * MINUTE).await;
     assert!(lists(&two) > before && has(&two, "hv1", "lost"), "its own first sweep decides nothing");
+    assert_eq!(events(&two, "lab", Reason::OrphanFound).len(), 1);
     two.eventually("its second does", 2 * EVERY, |world| !has(world, "hv1", "lost")).await;
 }

@@ -168,6 +168,20 @@ fn the_oldest_come_first() {
 }
 
 #[test]
+fn what_could_not_be_deleted_comes_after_what_was_not_tried() {
+    let mut desk = Desk::new();
+    let ago = |minutes: u32| Some(desk.now.wall - minutes * MINUTE);
+    let listed = [row("stuck", ago(90)), row("a", ago(30)), row("b", ago(20))];
+    desk.sweep(&listed, &roll(&[]));
+    desk.suspects.failed(&listed[0].mark);
+    let names =
+        |orphans: Vec<Orphan>| orphans.into_iter().map(|orphan| orphan.mark.key.name().to_owned()).collect::<Vec<_>>();
+    assert_eq!(names(desk.sweep(&listed, &roll(&[]))), ["a", "b", "stuck"]);
+    desk.suspects.failed(&listed[1].mark);
+    assert_eq!(names(desk.sweep(&listed, &roll(&[]))), ["b", "stuck", "a"]);
+}
+
+#[test]
 fn the_cap_counts_what_was_spent_within_one_interval() {
     let (mut spent, start) = (Spent::default(), Instant::now());
     assert_eq!(spent.left(2, 10 * MINUTE, start), 2);

@@ -1,7 +1,7 @@
 //! The entries of the providers config as children, which come, change and go at run time.
 //!
 //! Owns the directory: which entries and hosts there are; and which ProviderHealths there are to be, of which it looks at
-//! all now and then ([`upkeep`]). Spoken to by the wiring (`configure`); the directory is read by everybody without asking.
+//! all now and then ([`mod@upkeep`]). Spoken to by the wiring (`configure`); the directory is read by everybody without asking.
 //! An entry that keeps crashing is parked and tried again; its siblings never notice. Never writes a ProviderHealth: the
 //! entry's own actor does.
 

@@ -176,7 +176,8 @@ mod tests {
         let told = written(&health(1500, 1500, &"ä".repeat(40_000)), None);
         assert_eq!((told.targets_ready.as_deref(), told.targets.len()), (Some("0/1500"), 1024));
         assert_eq!(told.conditions[0].message.chars().count(), 32_768);
-        assert!(told.targets.iter().all(|target| target.message.len() == 1024));
+        // An error is short by itself.
+        assert!(told.targets.iter().all(|target| target.message.ends_with('…') && target.message.len() < 1100));
     }
 
     #[test]

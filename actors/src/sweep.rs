@@ -218,7 +218,11 @@ impl Sweep {
             Err(error) => {
                 metrics::counter!(names::GC_SWEEP_ERRORS_TOTAL, "provider" => self.args.provider.to_string())
                     .increment(1);
-                tracing::warn!(provider = %self.args.provider, host = %name, %error, "host not swept: nothing is deleted");
+                // Told when it begins, and when it is another trouble; the counter and the admin endpoint tell the rest.
+                let before = self.swept.hosts.get(&name).and_then(|host| host.trouble.as_ref());
+                if before.is_none_or(|before| before.reason != error.reason) {
+                    tracing::warn!(provider = %self.args.provider, host = %name, %error, "host not swept: nothing is deleted");
+                }
                 self.end(&name, Err(error), ctx);
             }
         }
@@ -271,9 +275,11 @@ impl Sweep {
     }
 
     fn tell(&self) {
-        #[expect(clippy::cast_precision_loss, reason = "nobody has 2^52 orphans")]
-        metrics::gauge!(names::GC_ORPHANS, "provider" => self.args.provider.to_string())
-            .set(self.swept.orphans() as f64);
+        // None before the first list: that nothing is known of is not a 0.
+        if let Some(orphans) = self.swept.orphans() {
+            #[expect(clippy::cast_precision_loss, reason = "nobody has 2^52 orphans")]
+            metrics::gauge!(names::GC_ORPHANS, "provider" => self.args.provider.to_string()).set(orphans as f64);
+        }
         self.args.told.store(Arc::new(self.swept.clone()));
     }
 }

@@ -39,8 +39,13 @@ pub struct HostSwept {
 }
 
 impl Swept {
-    pub(super) fn orphans(&self) -> usize {
-        self.hosts.values().map(|host| host.orphans).sum()
+    /// On all hosts that were listed; none if none was.
+    pub(super) fn orphans(&self) -> Option<usize> {
+        self.hosts
+            .values()
+            .filter(|host| host.listed_at.is_some())
+            .map(|host| host.orphans)
+            .reduce(|all, one| all + one)
     }
 
     pub(super) fn found(&mut self, host: &HostName, mut orphans: Vec<Orphan>, at: SystemTime) {

@@ -18,6 +18,7 @@ mod scale;
 mod secrets;
 mod swallowed;
 mod sweep;
+mod sweep_random;
 mod writes;
 
 use std::time::Duration;

@@ -77,8 +77,10 @@ fn without_forks(family: &[(Child, i32)]) -> Vec<Child> {
 pub(super) fn of(site: &Site, uid: &Uid) -> Result<Vec<Child>, OpError> {
     let recorded = record(site, uid);
     let mut children = all(site)?.remove(uid).unwrap_or_default();
-    // Asked after the look: one that gives its arguments up in between would be seen by neither.
-    children.extend(recorded.filter(|child| !children.contains(child) && is_ending(*child)));
+    // Asked after the look: one that gives its arguments up in between would be seen by neither, and one that gets new ones (a
+    // script that becomes Squid has none for a moment) by the second question only.
+    let is_left = |child: &Child| is_ending(*child) || is_ours(site, uid, *child);
+    children.extend(recorded.filter(|child| !children.contains(child) && is_left(child)));
     Ok(children)
 }
 

@@ -112,10 +112,7 @@ async fn narrowed_destinations_that_a_running_squid_still_reaches_are_told_on_it
     })
     .await;
     let before = site.squid_of("a").unwrap();
-    site.apply(
-        "a.yaml",
-        &managed("a").yaml().replace("metadata:", "metadata:\n  annotations: {crawl.example.com/recreate: \"1\"}"),
-    );
+    site.apply("a.yaml", &managed("a").annotation("recreate", "1").yaml());
     eventually("it is as its entry says", async || {
         let well = api.proxy("a").await?["message"] == "serving";
         (well && site.squids().iter().all(|squid| *squid != before)).then_some(())

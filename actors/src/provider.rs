@@ -13,7 +13,7 @@ use crate::domain::clock::Now;
 use crate::domain::desired::Placement;
 use crate::domain::error::OpError;
 use crate::domain::id::{HostName, OperatorId, ProviderName, Uid};
-use crate::domain::placement::{Seat, host_for};
+use crate::domain::placement::{Seat, host_for, is_early};
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType};
 use crate::domain::target::{TargetHealth, entry_health};
@@ -26,7 +26,7 @@ use crate::kit::{
     Timers,
 };
 use crate::names;
-use crate::ports::{Event, ProviderEntry, ProviderHealth, Severity, Subject};
+use crate::ports::{Event, HostEntry, ProviderEntry, ProviderHealth, Severity, Subject};
 use crate::records::RecordsHandle;
 use crate::standing::Standing;
 use crate::sweep::{self, SweepArgs};
@@ -43,6 +43,10 @@ const REVIVE_AFTER: Duration = Duration::from_secs(60);
 /// A standby that begins to lead checks its hosts after this at the latest.
 const LOOK_AT_CLAIM_EVERY: Duration = Duration::from_secs(1);
 
+/// With a well host at hand, so long is waited for the first checks of the others: a burst of Proxies is to spread, and a
+/// host that hangs is to delay none for its whole timeout.
+const SPREAD_WITHIN: Duration = Duration::from_secs(1);
+
 /// The verbs of a provider entry.
 #[derive(Debug, Clone)]
 pub struct ProviderHandle(Ref<ProviderMsg>);
@@ -52,8 +56,8 @@ impl ProviderHandle {
         Self(Ref::new(format!("provider/{name}")))
     }
 
-    /// Asks for a host for this Proxy; asked again, it answers the same while the reservation lasts.
-    /// Answers exactly once, also when the provider dies with the question.
+    /// Asks for a host for this Proxy; asked again, it answers the same while the reservation lasts. Before the first
+    /// checks it is answered once they say which hosts can be had. Answers exactly once, also when the provider dies with the question.
     pub fn reserve(&self, uid: &Uid, placement: &Placement, tell: Tell<Result<HostName, OpError>>) {
         let reply = Reply::new(
             move |answer| tell.send(answer),
@@ -102,6 +106,8 @@ enum Alarm {
     Revive(HostName),
     /// The sweep gave up and is started again.
     ReviveSweep,
+    /// Enough was waited for checks: a host that is well is taken.
+    Spread,
 }
 
 /// How a provider works, the same for all entries.
@@ -138,6 +144,8 @@ pub struct ProviderArgs {
 struct Provider {
     args: ProviderArgs,
     reserved: HashMap<Uid, (HostName, Instant)>,
+    /// Who asked before enough was known of the hosts. One of each Proxy.
+    early: HashMap<Uid, Box<Reserve>>,
     verdicts: HashMap<HostName, TargetHealth>,
     /// None before every host was checked under this claim.
     written_at: Option<Instant>,
@@ -145,29 +153,58 @@ struct Provider {
 }
 
 impl Provider {
-    fn reserve(&mut self, uid: &Uid, placement: &Placement, now: Instant) -> Result<HostName, OpError> {
+    /// Answers, or keeps the question for later.
+    fn reserve(&mut self, ask: Box<Reserve>, ctx: &mut Ctx<ProviderMsg>) {
+        let now = ctx.now().mono;
         self.reserved.retain(|_, (_, at)| now.saturating_duration_since(*at) < RESERVED_FOR);
-        if let Some((host, _)) = self.reserved.get(uid) {
-            return Ok(host.clone());
+        if let Some(host) = self.place_of(&ask.uid) {
+            return ask.reply.send(Ok(host));
         }
-        let mut seats = Vec::with_capacity(self.args.hosts.len());
-        for (handle, entry) in self.args.hosts.iter().zip(&self.args.entry.hosts) {
-            let followed = handle.followed();
-            if followed.contains(uid) {
-                return Ok(handle.name.clone());
-            }
-            let waiting =
-                self.reserved.iter().filter(|(u, (h, _))| *h == handle.name && !followed.contains(*u)).count();
-            seats.push(Seat {
-                host: &handle.name,
-                capacity: entry.capacity,
-                taken: u32::try_from(followed.len() + waiting).unwrap_or(u32::MAX),
-                trouble: self.verdicts.get(&handle.name).and_then(|verdict| verdict.trouble.as_ref()),
-            });
+        let seats = self.seats();
+        if is_early(&seats, &ask.placement, self.is_patient()) {
+            self.early.insert(ask.uid.clone(), ask);
+            return;
         }
-        let host = host_for(&self.args.entry.name, &seats, placement, uid)?;
-        self.reserved.insert(uid.clone(), (host.clone(), now));
-        Ok(host)
+        let chosen = host_for(&self.args.entry.name, &seats, &ask.placement, &ask.uid);
+        if let Ok(host) = &chosen {
+            self.reserved.insert(ask.uid.clone(), (host.clone(), now));
+        }
+        ask.reply.send(chosen);
+    }
+
+    fn reserve_early(&mut self, ctx: &mut Ctx<ProviderMsg>) {
+        // Who names a host is never early.
+        if self.early.is_empty() || is_early(&self.seats(), &Placement::default(), self.is_patient()) {
+            return;
+        }
+        for ask in std::mem::take(&mut self.early).into_values() {
+            self.reserve(ask, ctx);
+        }
+    }
+
+    fn is_patient(&self) -> bool {
+        self.timers.is_armed(&Alarm::Spread)
+    }
+
+    fn place_of(&self, uid: &Uid) -> Option<HostName> {
+        let reserved = self.reserved.get(uid).map(|(host, _)| host.clone());
+        reserved
+            .or_else(|| self.args.hosts.iter().find(|host| host.followed().contains(uid)).map(|host| host.name.clone()))
+    }
+
+    fn seats(&self) -> Vec<Seat<'_>> {
+        self.args.hosts.iter().zip(&self.args.entry.hosts).map(|(handle, entry)| self.seat(handle, entry)).collect()
+    }
+
+    fn seat<'a>(&'a self, handle: &HostHandle, entry: &'a HostEntry) -> Seat<'a> {
+        let followed = handle.followed();
+        let waiting = self.reserved.iter().filter(|(u, (h, _))| *h == handle.name && !followed.contains(*u)).count();
+        Seat {
+            host: &entry.name,
+            capacity: entry.capacity,
+            taken: u32::try_from(followed.len() + waiting).unwrap_or(u32::MAX),
+            checked: self.verdicts.get(&handle.name).map(|verdict| verdict.trouble.as_ref().map_or(Ok(()), Err)),
+        }
     }
 
     fn start_host(&self, name: &HostName, ctx: &mut Ctx<ProviderMsg>) {
@@ -195,6 +232,9 @@ impl Provider {
             self.written_at = None;
             self.timers.arm_in(Alarm::Check, LOOK_AT_CLAIM_EVERY);
             return;
+        }
+        if self.verdicts.len() < self.args.hosts.len() {
+            self.timers.arm_in(Alarm::Spread, SPREAD_WITHIN);
         }
         for host in &self.args.hosts {
             host.check(self.args.settings.check_timeout, ctx.tell(ProviderMsg::Checked));
@@ -242,6 +282,7 @@ impl Provider {
         let mut targets: Vec<_> = self.verdicts.values().cloned().collect();
         targets.sort_by(|a, b| a.name.cmp(&b.name));
         self.args.verdicts.store(Arc::new(targets));
+        self.reserve_early(ctx);
         let all_known = self.verdicts.len() == self.args.hosts.len();
         let stale = self.written_at.is_none_or(|at| now.mono.saturating_duration_since(at) >= REWRITE_AFTER);
         if all_known && (changed || stale) {
@@ -290,7 +331,8 @@ impl Behavior for Provider {
     fn init(args: ProviderArgs, ctx: &mut Ctx<ProviderMsg>) -> Result<Self, InitError> {
         let mut timers = Timers::new(ctx.tell(ProviderMsg::Timer));
         timers.arm_in(Alarm::Check, Duration::ZERO);
-        let provider = Self { reserved: HashMap::new(), verdicts: HashMap::new(), written_at: None, timers, args };
+        let (reserved, early, verdicts) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let provider = Self { reserved, early, verdicts, written_at: None, timers, args };
         for host in provider.args.hosts.clone() {
             provider.start_host(&host.name, ctx);
         }
@@ -300,10 +342,7 @@ impl Behavior for Provider {
 
     fn handle(&mut self, message: ProviderMsg, ctx: &mut Ctx<ProviderMsg>) {
         match message {
-            ProviderMsg::Reserve(ask) => {
-                let answer = self.reserve(&ask.uid, &ask.placement, ctx.now().mono);
-                ask.reply.send(answer);
-            }
+            ProviderMsg::Reserve(ask) => self.reserve(ask, ctx),
             ProviderMsg::Checked(checked) => self.checked(checked, ctx),
             // Before the first time it will be told anyway.
             ProviderMsg::TellAgain if self.written_at.is_some() => self.write(ctx.now()),
@@ -312,6 +351,7 @@ impl Behavior for Provider {
                 Some(Alarm::Check) => self.check_all(ctx),
                 Some(Alarm::Revive(host)) => self.start_host(&host, ctx),
                 Some(Alarm::ReviveSweep) => self.start_sweep(ctx),
+                Some(Alarm::Spread) => self.reserve_early(ctx),
                 None => {}
             },
         }

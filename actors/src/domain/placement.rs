@@ -17,17 +17,33 @@ pub struct Seat<'a> {
     pub capacity: Option<u32>,
     /// Instances that it has, and Proxies that reserved a place on it.
     pub taken: u32,
-    /// Why its latest check failed. A host that nobody has checked yet is well.
-    pub trouble: Option<&'a OpError>,
+    /// What its latest check said; `None` if nobody has checked it yet.
+    pub checked: Option<Result<(), &'a OpError>>,
 }
 
-impl Seat<'_> {
+impl<'a> Seat<'a> {
     fn free(&self) -> u32 {
         self.capacity.map_or(u32::MAX, |most| most).saturating_sub(self.taken)
     }
+
+    fn is_well(&self) -> bool {
+        self.checked == Some(Ok(()))
+    }
+
+    fn trouble(&self) -> Option<&'a OpError> {
+        self.checked.and_then(Result::err)
+    }
 }
 
-/// Picks the host with the most free places among the well ones. A host that is named by `placement.zone` is taken even
+/// Whether the choice is better made later: a host that is recorded stays so, and what nobody has checked yet may not
+/// answer. `patient`: a well host is not taken at once either, as the others may be about to say that they are too.
+pub fn is_early(seats: &[Seat<'_>], placement: &Placement, patient: bool) -> bool {
+    let unchecked = seats.iter().any(|seat| seat.checked.is_none());
+    let well = seats.iter().any(|seat| seat.is_well() && seat.free() > 0);
+    placement.zone.is_none() && unchecked && (patient || !well)
+}
+
+/// Picks the host with the most free places among those that passed their check. A host that is named by `placement.zone` is taken even
 /// while it is not well: somebody wants that one, and it may come back.
 pub fn host_for(
     entry: &ProviderName,
@@ -50,19 +66,23 @@ pub fn host_for(
     if seats.is_empty() {
         return Err(OpError::permanent(Reason::NoHostAvailable, format!("provider `{entry}` has no hosts")));
     }
-    let open: Vec<_> = seats.iter().filter(|seat| seat.free() > 0).collect();
+    let open: Vec<_> = seats.iter().filter(|seat| seat.free() > 0).copied().collect();
     if open.is_empty() {
         return Err(full(entry, seats));
     }
     // Among equals the uid decides, so that a burst of Proxies spreads and a repeated question gets the same answer.
-    let well = open.iter().filter(|seat| seat.trouble.is_none());
+    let well = open.iter().filter(|seat| seat.is_well());
     well.max_by_key(|seat| (seat.free(), share(uid, seat.host), seat.host))
         .map_or_else(|| Err(unwell(entry, &open)), |seat| Ok(seat.host.clone()))
 }
 
 /// No host passes its check: the Proxy tells the same as the check, and waits only where waiting can help.
-fn unwell(entry: &ProviderName, seats: &[&Seat<'_>]) -> OpError {
-    let troubles: Vec<_> = seats.iter().filter_map(|seat| Some((seat.host, seat.trouble?))).collect();
+fn unwell(entry: &ProviderName, seats: &[Seat<'_>]) -> OpError {
+    let troubles: Vec<_> = seats.iter().filter_map(|seat| Some((seat.host, seat.trouble()?))).collect();
+    if troubles.len() < seats.len() {
+        let text = format!("the first check of the hosts of provider `{entry}` has not ended: {}", names(seats));
+        return OpError::transient(Reason::NoHostAvailable, text);
+    }
     let hopeless = troubles.iter().all(|(_, trouble)| trouble.class == Class::Permanent);
     let reason = match troubles.split_first() {
         Some(((_, first), rest)) if rest.iter().all(|(_, other)| other.reason == first.reason) => first.reason,
@@ -135,8 +155,8 @@ mod tests {
             .iter()
             .zip(&hosts)
             .map(|(&(_, capacity, taken, well), host)| {
-                let trouble = (!well).then_some(&trouble);
-                Seat { host, capacity, taken, trouble }
+                let checked = Some(if well { Ok(()) } else { Err(&trouble) });
+                Seat { host, capacity, taken, checked }
             })
             .collect();
         let placement = Placement { zone: zone.map(Into::into), ..Placement::default() };
@@ -201,7 +221,7 @@ mod tests {
             let seats: Vec<_> = hosts
                 .iter()
                 .zip(&troubles)
-                .map(|(host, trouble)| Seat { host, capacity: None, taken: 0, trouble: Some(trouble) })
+                .map(|(host, trouble)| Seat { host, capacity: None, taken: 0, checked: Some(Err(trouble)) })
                 .collect();
             let error = host_for(&entry, &seats, &Placement::default(), &Uid::parse("u1").expect("valid"))
                 .expect_err("no host is well");
@@ -211,6 +231,31 @@ mod tests {
             }
             assert_eq!(error.detail.contains("placement.zone"), class == Class::Transient, "{error}");
         }
+    }
+
+    #[test]
+    fn the_choice_waits_for_the_first_check_unless_a_host_is_named() {
+        let (host, sick) = (HostName::parse("a").expect("valid"), timeout());
+        let (new, well, bad) = (None, Some(Ok(())), Some(Err(&sick)));
+        // What the hosts' checks said, whether one is named: is it early while patient, and after?
+        let rows = [
+            (vec![new], false, true, true),
+            (vec![new, new], true, false, false),
+            (vec![new, bad], false, true, true),
+            (vec![new, well], false, true, false),
+            (vec![well, bad], false, false, false),
+            (vec![bad, bad], false, false, false),
+        ];
+        for (checks, named, patient, after) in rows {
+            let seat = |checked: &_| Seat { host: &host, capacity: Some(1), taken: 0, checked: *checked };
+            let seats: Vec<_> = checks.iter().map(seat).collect();
+            let placement = Placement { zone: named.then(|| "a".into()), ..Placement::default() };
+            let early = |patience| is_early(&seats, &placement, patience);
+            assert_eq!((early(true), early(false)), (patient, after), "{checks:?} {named}");
+        }
+        let full = Seat { host: &host, capacity: Some(1), taken: 1, checked: well };
+        let unchecked = Seat { checked: new, taken: 0, ..full };
+        assert!(is_early(&[full, unchecked], &Placement::default(), false), "what is full is no choice");
     }
 
     #[test]

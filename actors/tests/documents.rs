@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use egress_actors::domain::reason::Reason;
+
 const CONTRACT: &str = "docs/provider-contract.md";
 const TEMPLATE: &str = "docs/provider-spec-template.md";
 const EXISTING: &str = "docs/providers-existing.md";
 const INDEX: &str = "docs/providers.md";
+/// The template, filled in for one that exists.
+const FILLED: &str = "docs/provider-spec-process.md";
 const SUITE: &str = "actors/src/testkit/conformance.rs";
 
 fn path_of(name: &str) -> PathBuf {
@@ -44,8 +48,55 @@ fn is_name(word: &str) -> bool {
 
 /// What stands between backticks and reads like a claim: a name of four words or more.
 fn claims_in(text: &str) -> BTreeSet<String> {
-    let quoted = text.split('`').skip(1).step_by(2);
-    quoted.filter(|word| is_name(word) && word.matches('_').count() > 2).map(ToOwned::to_owned).collect()
+    quoted(text)
+        .into_iter()
+        .filter(|word| is_name(word) && word.matches('_').count() > 2)
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+/// What stands between backticks, in the order of the text.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The rows of a table about an axis: what stands in the cells behind the first one.
+fn answers<'a>(text: &'a str, axis: &str) -> Vec<&'a str> {
+    let row = text.lines().find(|line| line.strip_prefix("| ").and_then(|row| row.split(' ').next()) == Some(axis));
+    row.unwrap_or_else(|| panic!("no row of {axis}")).trim_end_matches('|').split(" | ").skip(1).collect()
+}
+
+/// The part of the contract below a heading.
+fn section<'a>(text: &'a str, heading: &str) -> &'a str {
+    let below = text.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}")).1;
+    below.split("\n## ").next().unwrap_or(below)
+}
+
+/// All Rust files below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.expect("a folder that can be read").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The reasons that the code of providers names, tests aside.
+fn reasons_of_providers() -> BTreeSet<String> {
+    let files = sources(&path_of("src/providers")).into_iter().filter(|path| !path.to_string_lossy().contains("tests"));
+    let mut reasons = BTreeSet::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("a source that can be read");
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let named = code.split("Reason::").skip(1).filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next());
+        reasons.extend(named.map(ToOwned::to_owned));
+    }
+    reasons
 }
 
 /// The claims that `conformance_tests!` makes a test of.
@@ -59,16 +110,40 @@ fn suite() -> BTreeSet<String> {
 #[test]
 fn each_axis_is_asked_in_the_template_and_answered_for_the_existing_providers() {
     let asked = axes(&read(CONTRACT), "| ");
-    assert!(asked.len() >= 28, "axes go, or were not found: {asked:?}");
-    assert_eq!(axes(&read(TEMPLATE), "### "), asked, "{TEMPLATE}");
+    assert!(asked.len() >= 30, "axes go, or were not found: {asked:?}");
+    for page in [TEMPLATE, FILLED] {
+        assert_eq!(axes(&read(page), "### "), asked, "{page}");
+    }
     assert_eq!(axes(&read(EXISTING), "| "), asked, "{EXISTING}");
+}
+
+#[test]
+fn what_an_existing_provider_answers_to_an_axis_of_words_is_one_of_them() {
+    let (contract, existing) = (read(CONTRACT), read(EXISTING));
+    let mut of_words = 0;
+    for axis in axes(&contract, "| ") {
+        let row = answers(&contract, &axis);
+        let permitted = quoted(row[1]);
+        // The others ask for a number, a place or words of the provider's own.
+        if !row[1].split(" · ").all(|alternative| alternative.starts_with('`')) {
+            continue;
+        }
+        of_words += 1;
+        for answer in answers(&existing, &axis) {
+            let word = quoted(answer).first().copied().unwrap_or_default();
+            assert!(permitted.contains(&word), "{EXISTING}, {axis}: `{word}` is none of {permitted:?}");
+        }
+    }
+    assert!(of_words >= 10, "{CONTRACT} was not understood: {of_words} axes of words");
 }
 
 #[test]
 fn each_rule_has_a_row_in_the_template_and_each_gap_is_of_a_rule() {
     let rules = rules();
-    assert!(rules.len() >= 105, "rules go, or were not found: {rules:?}");
-    assert_eq!(codes(&read(TEMPLATE), "| "), rules, "{TEMPLATE}");
+    assert!(rules.len() >= 110, "rules go, or were not found: {rules:?}");
+    for page in [TEMPLATE, FILLED] {
+        assert_eq!(codes(&read(page), "| "), rules, "{page}");
+    }
     let gaps = codes(&read(EXISTING), "| ").into_iter().filter(|code| !code.starts_with('A'));
     let unknown: Vec<_> = gaps.filter(|code| !rules.contains(code)).collect();
     assert!(unknown.is_empty(), "{EXISTING}: no such rules: {unknown:?}");
@@ -91,6 +166,29 @@ fn the_contract_names_every_claim_of_the_suite_and_no_other() {
 }
 
 #[test]
+fn each_reason_that_a_provider_gives_has_its_row_and_each_row_is_of_a_reason_that_there_is() {
+    let text = read(CONTRACT);
+    let rows = section(&text, "Reasons").lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let told: BTreeSet<_> = rows.flat_map(|cell| cell.split('`').step_by(2)).map(ToOwned::to_owned).collect();
+    let unknown: Vec<_> = told.iter().filter(|reason| Reason::parse(reason).is_none()).collect();
+    assert!(unknown.is_empty(), "{CONTRACT}: no such reasons: {unknown:?}");
+    let given = reasons_of_providers();
+    assert!(given.contains("NameConflict"), "the sources were not understood: {given:?}");
+    assert_eq!(given.difference(&told).collect::<Vec<_>>(), Vec::<&String>::new(), "without a row in {CONTRACT}");
+}
+
+#[test]
+fn each_test_that_a_filled_in_template_names_is_there() {
+    let named = claims_in(&read(FILLED));
+    assert!(named.len() > 20, "{FILLED} was not understood: {named:?}");
+    let folders = ["src", "tests", "actors/src", "actors/tests"];
+    let files = folders.iter().flat_map(|folder| sources(&path_of(folder)));
+    let code: String = files.map(|path| std::fs::read_to_string(path).expect("a source that can be read")).collect();
+    let missing: Vec<_> = named.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "{FILLED} names tests that are not there: {missing:?}");
+}
+
+#[test]
 fn the_contract_names_no_provider_that_exists() {
     let text = read(CONTRACT).to_lowercase();
     for name in ["`process`", "kubernetes", "kvm", "libvirt", "gcp", "proxmox"] {
@@ -100,7 +198,7 @@ fn the_contract_names_no_provider_that_exists() {
 
 #[test]
 fn links_lead_to_files_that_are_there_and_the_index_is_found() {
-    for page in [CONTRACT, TEMPLATE, EXISTING, INDEX] {
+    for page in [CONTRACT, TEMPLATE, FILLED, EXISTING, INDEX] {
         let text = read(page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = link.split('#').next().unwrap_or_default();

@@ -11,7 +11,7 @@ use egress_actors::domain::error::OpError;
 use egress_actors::domain::health::{FailureDomain, Probed, Sample, TargetGuard, Verdict};
 use egress_actors::domain::id::{HostName, ProviderName, Uid};
 use egress_actors::domain::instance::{Instance, InstanceState};
-use egress_actors::domain::plan::{Observed, ProviderFacts, ProviderSeen, Settings, plan};
+use egress_actors::domain::plan::{HostFacts, Observed, ProviderFacts, ProviderSeen, Settings, plan};
 use egress_actors::domain::status::LastProbe;
 use egress_actors::testkit::world::managed;
 use url::Url;
@@ -44,7 +44,7 @@ fn fresh(desired: &Desired, settings: &Settings, now: Now) -> Observed {
     seen.on_claim(true);
     seen.on_provider(ProviderSeen::Configured(ProviderFacts {
         revision: 1,
-        hosts: Arc::from([HostName::parse("a").expect("valid")]),
+        hosts: Arc::from([HostFacts { name: HostName::parse("a").expect("valid"), ids: "kvm://kvm/a/".into() }]),
         settle: Duration::from_secs(20),
         address_timeout: Duration::from_mins(5),
         may_generate_credentials: false,

@@ -148,6 +148,10 @@ impl fmt::Debug for ProviderEntry {
 #[derive(Clone)]
 pub struct HostEntry {
     pub name: HostName,
+    /// What the provider ids of this entry's instances on this host begin with, down to the place in which they are. An
+    /// instance that was recorded with another beginning is in a backend that the entry has left: nothing that is said
+    /// here is about it.
+    pub ids: Arc<str>,
     /// Most instances that it takes; `None` is without limit.
     pub capacity: Option<u32>,
     /// Operations that run at once; at least 1.

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::board::ProxyView;
+use crate::domain::error::OpError;
 use crate::domain::id::{HostName, ProviderName, ProxyKey, Uid};
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
@@ -120,8 +121,8 @@ enum ProxiesMsg {
     ClaimChanged,
     /// More of those that were kept are to be started.
     StartKept,
-    /// The given-up instance of a parked Proxy was told of; its finalizer may go.
-    GivenUp(ProxyKey, Uid),
+    /// The given-up instance of a parked Proxy was told of, or not; if so, its finalizer may go.
+    GivenUp(ProxyKey, Uid, Result<(), OpError>),
     /// Its finalizer was not dropped.
     StillHeld(ProxyKey, Uid),
     Timer(Fired<Alarm>),
@@ -140,6 +141,8 @@ struct Member {
     crashes: VecDeque<Instant>,
     /// It is parked and its instance is given up: the event about that is being written, or was.
     given_up: bool,
+    /// How often that event could not be written.
+    untold: u32,
 }
 
 enum Life {
@@ -175,6 +178,8 @@ enum Alarm {
     Wake(ProxyKey),
     /// The finalizer of a parked one could not be dropped: once more.
     LetGo(ProxyKey),
+    /// The event about what a parked one leaves could not be written: once more.
+    GiveUp(ProxyKey),
     /// The registry has heard of all that were kept.
     Announced,
 }
@@ -222,8 +227,15 @@ impl Proxies {
     fn welcome(&mut self, applied: Applied, ctx: &mut Ctx<ProxiesMsg>) {
         let key = applied.desired.key.clone();
         let proxy = ProxyHandle::new(&key);
-        let member =
-            Member { applied, rejected: None, proxy, life: Life::Kept, crashes: VecDeque::new(), given_up: false };
+        let member = Member {
+            applied,
+            rejected: None,
+            proxy,
+            life: Life::Kept,
+            crashes: VecDeque::new(),
+            given_up: false,
+            untold: 0,
+        };
         self.members.insert(key.clone(), member);
         if self.epoch.is_some() {
             self.start(&key, ctx);
@@ -450,7 +462,7 @@ impl Behavior for Proxies {
             ProxiesMsg::RollCall(reply) => reply.send(self.roll()),
             ProxiesMsg::ClaimChanged => self.claim_changed(ctx),
             ProxiesMsg::StartKept => self.start_kept(ctx),
-            ProxiesMsg::GivenUp(key, uid) => self.let_go(&key, &uid, ctx),
+            ProxiesMsg::GivenUp(key, uid, told) => self.given_up(&key, &uid, told, ctx),
             ProxiesMsg::StillHeld(key, uid) => {
                 if self.members.get(&key).is_some_and(|member| member.applied.desired.uid == uid) {
                     self.timers.arm_in(Alarm::LetGo(key), LET_GO_EVERY);
@@ -459,6 +471,11 @@ impl Behavior for Proxies {
             ProxiesMsg::Timer(fired) => match self.timers.accept(fired) {
                 Some(Alarm::Announced) => self.all_announced(),
                 Some(Alarm::Wake(key)) => self.wake(&key, ctx),
+                Some(Alarm::GiveUp(key)) => {
+                    if self.members.get(&key).is_some_and(|member| matches!(member.life, Life::Parked)) {
+                        self.give_up(&key, ctx);
+                    }
+                }
                 Some(Alarm::LetGo(key)) => {
                     let parked = self.members.get(&key).filter(|member| matches!(member.life, Life::Parked));
                     if let Some(uid) = parked.map(|member| member.applied.desired.uid.clone()) {

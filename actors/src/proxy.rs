@@ -20,7 +20,7 @@ use crate::domain::desired::{Desired, Flavor};
 use crate::domain::error::OpError;
 use crate::domain::health::Probed;
 use crate::domain::id::{HostName, OperatorId, ProxyKey};
-use crate::domain::plan::{Observed, ProviderFacts, ProviderSeen, SecretsRead, Settings, plan};
+use crate::domain::plan::{HostFacts, Observed, ProviderFacts, ProviderSeen, SecretsRead, Settings, plan};
 use crate::domain::reason::Reason;
 use crate::domain::status::Status;
 use crate::election::Claim;
@@ -30,9 +30,9 @@ use crate::kit::actor::InitError;
 use crate::kit::{Behavior, ChildSpec, Ctx, Fired, Ref, Restart, Timers};
 use crate::leases::LeasesHandle;
 use crate::names;
-use crate::ports::{Applied, Rejected, Secrets};
+use crate::ports::{Applied, HostEntry, ProviderEntry, Rejected, Secrets};
 use crate::probes::ProbesHandle;
-use crate::providers::Directory;
+use crate::providers::{Directory, EntryCard};
 use crate::records::RecordsHandle;
 
 use told::Out;
@@ -172,6 +172,8 @@ struct Proxy {
     desired: Arc<Desired>,
     rejected: Option<Box<Rejected>>,
     seen: Observed,
+    /// The provider entry that it names, if it is configured.
+    card: Option<Arc<EntryCard>>,
     /// The claim under which it was started. Under any other it says and does nothing: it is about to be stopped.
     epoch: Option<u32>,
     wires: Arc<Wires>,
@@ -193,6 +195,7 @@ impl Proxy {
             return;
         }
         let now = ctx.now();
+        self.look_up_provider();
         self.seen.on_claim(self.wires.claim.may_mutate(now.mono));
         let begun = Instant::now();
         let plan = plan(&self.desired, &self.seen, &self.wires.settings, now);
@@ -223,19 +226,24 @@ impl Proxy {
         }
     }
 
-    fn provider_seen(&self) -> ProviderSeen {
-        let Flavor::Managed(managed) = &self.desired.flavor else { return ProviderSeen::NotConfigured };
-        match self.wires.directory.entry(&managed.provider) {
-            Some(card) => ProviderSeen::Configured(ProviderFacts {
-                revision: card.entry.revision,
-                hosts: card.entry.hosts.iter().map(|host| host.name.clone()).collect(),
-                settle: card.entry.settle,
-                address_timeout: card.entry.address_timeout,
-                may_generate_credentials: card.entry.may_generate_credentials,
-            }),
+    /// What is planned, asked and followed until the next look goes by the same card: the answers of a changed entry
+    /// must not be taken for those of the one before.
+    fn look_up_provider(&mut self) {
+        let Flavor::Managed(managed) = &self.desired.flavor else { return };
+        let card = self.wires.directory.entry(&managed.provider);
+        let is_same = match (&card, &self.card) {
+            (Some(card), Some(before)) => Arc::ptr_eq(card, before),
+            (None, _) | (_, None) => false,
+        };
+        if is_same {
+            return;
+        }
+        self.seen.on_provider(match &card {
+            Some(card) => ProviderSeen::Configured(facts_of(&card.entry)),
             None if self.wires.directory.is_known() => ProviderSeen::NotConfigured,
             None => ProviderSeen::Unknown,
-        }
+        });
+        self.card = card;
     }
 
     fn outcome(&mut self, outcome: OpOutcome, now: Now) {
@@ -256,6 +264,17 @@ impl Proxy {
     }
 }
 
+fn facts_of(entry: &ProviderEntry) -> ProviderFacts {
+    let host = |host: &HostEntry| HostFacts { name: host.name.clone(), ids: host.ids.clone() };
+    ProviderFacts {
+        revision: entry.revision,
+        hosts: entry.hosts.iter().map(host).collect(),
+        settle: entry.settle,
+        address_timeout: entry.address_timeout,
+        may_generate_credentials: entry.may_generate_credentials,
+    }
+}
+
 impl Behavior for Proxy {
     const KIND: &'static str = "proxy";
     type Msg = ProxyMsg;
@@ -269,6 +288,7 @@ impl Behavior for Proxy {
             desired: applied.desired,
             rejected,
             seen,
+            card: None,
             epoch,
             wires,
             timers: Timers::new(ctx.tell(ProxyMsg::Wake)),
@@ -276,8 +296,6 @@ impl Behavior for Proxy {
             out: Out::default(),
             written: applied.recorded,
         };
-        let provider = proxy.provider_seen();
-        proxy.seen.on_provider(provider);
         proxy.advance(ctx);
         Ok(proxy)
     }
@@ -292,12 +310,8 @@ impl Behavior for Proxy {
             }
             ProxyMsg::Rejected(rejected) => self.rejected = Some(rejected),
             ProxyMsg::SecretChanged => self.seen.on_secret_changed(),
-            ProxyMsg::ProviderChanged => {
-                let provider = self.provider_seen();
-                self.seen.on_provider(provider);
-            }
+            ProxyMsg::ProviderChanged | ProxyMsg::ClaimChanged => {}
             ProxyMsg::HostRecovered => self.seen.on_host_recovered(),
-            ProxyMsg::ClaimChanged => {}
             ProxyMsg::Reserved(outcome) => self.seen.on_reserved(outcome, now),
             ProxyMsg::Adopted(outcome) => self.seen.on_adopted(outcome, now),
             ProxyMsg::SecretsRead(outcome) => self.seen.on_secrets(outcome.map(|read| *read), now),

@@ -123,12 +123,14 @@ enum SweepMsg {
     Called(HostName, Pass, Box<Stock>, Option<Roll>),
     /// The live look at an orphan's Proxy ended.
     OwnerLooked(HostName, Pass, Done<Result<bool, OpError>>),
+    /// Whether the fleet is known, before anything is listed.
+    Known(HostName, Pass, bool),
     /// A deletion, or a look after one, ended.
     Ended(HostName, Pass, OpOutcome),
     Timer(Fired<Alarm>),
 }
 
-crate::named!(SweepMsg: Stocked, Called, OwnerLooked, Ended, Timer);
+crate::named!(SweepMsg: Known, Stocked, Called, OwnerLooked, Ended, Timer);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Alarm {
@@ -179,7 +181,6 @@ impl Sweep {
 
     fn begin(&mut self, name: &HostName, ctx: &mut Ctx<SweepMsg>) {
         let now = ctx.now().mono;
-        let within = self.args.settings.every.clamp(LIST_WITHIN.0, LIST_WITHIN.1);
         let Some(host) = self.hosts.get_mut(name) else { return };
         if !self.args.claim.may_mutate(now) {
             // Another may lead meanwhile: what was seen before says nothing then, and that one tells what there is.
@@ -198,9 +199,33 @@ impl Sweep {
         let pass = self.passes;
         let epoch = self.args.claim.epoch();
         host.begun = Some(Begun { pass, at: now, epoch, next: VecDeque::new(), burial: None });
+        // A list of a backend is dear: none is made before there is something to hold it against.
+        self.timers.arm_in(Alarm::Sweep(name.clone()), ROLL_CALL_WITHIN);
+        let known = ctx.tell(move |(name, known)| SweepMsg::Known(name, pass, known));
+        let of = name.clone();
+        (self.args.roll_call)(Box::new(move |roll| known.send((of, roll.is_some()))));
+    }
+
+    fn known(&mut self, name: &HostName, pass: Pass, known: bool, ctx: &mut Ctx<SweepMsg>) {
+        if self.begun(name, pass).is_none() {
+            return;
+        }
+        if !known {
+            return self.wait_for_the_fleet(name);
+        }
+        self.timers.cancel(&Alarm::Sweep(name.clone()));
+        let within = self.args.settings.every.clamp(LIST_WITHIN.0, LIST_WITHIN.1);
+        let Some(host) = self.hosts.get(name) else { return };
         let stocked = ctx.tell(move |(name, result)| SweepMsg::Stocked(name, pass, result));
         let of = name.clone();
         host.handle.take_stock(within, move |result| stocked.send((of, result)));
+    }
+
+    /// Not all Proxies are known yet.
+    fn wait_for_the_fleet(&mut self, name: &HostName) {
+        self.timers.arm_in(Alarm::Sweep(name.clone()), LOOK_AT_CLAIM_EVERY);
+        self.swept.waits(name);
+        self.tell();
     }
 
     fn stocked(&mut self, name: HostName, pass: Pass, stock: Result<Stock, OpError>, ctx: &mut Ctx<SweepMsg>) {
@@ -233,8 +258,7 @@ impl Sweep {
             return;
         }
         let Some(roll) = roll else {
-            // Not all Proxies are known yet.
-            return self.timers.arm_in(Alarm::Sweep(name.clone()), LOOK_AT_CLAIM_EVERY);
+            return self.wait_for_the_fleet(name);
         };
         self.timers.cancel(&Alarm::Sweep(name.clone()));
         let now = ctx.now();
@@ -304,6 +328,7 @@ impl Behavior for Sweep {
 
     fn handle(&mut self, message: SweepMsg, ctx: &mut Ctx<SweepMsg>) {
         match message {
+            SweepMsg::Known(host, pass, known) => self.known(&host, pass, known, ctx),
             SweepMsg::Stocked(host, pass, stock) => self.stocked(host, pass, stock, ctx),
             SweepMsg::Called(host, pass, stock, roll) => self.called(&host, pass, *stock, roll, ctx),
             SweepMsg::OwnerLooked(host, pass, done) => self.owner_looked(&host, pass, done, ctx),

@@ -39,6 +39,7 @@ impl Opener {
                     hosts: vec![HostEntry {
                         // An entry without hosts has one, named like itself.
                         name: HostName::parse(process.name.as_str()).expect("both names have the same pattern"),
+                        ids: format!("process://{0}/{0}/", process.name).into(),
                         capacity: Some(capacity),
                         slots: SLOTS,
                         backend: Arc::new(backend),
@@ -58,6 +59,7 @@ impl Opener {
                     backend: format!("kubernetes/{}", pods.namespace).into(),
                     hosts: vec![HostEntry {
                         name: HostName::parse(pods.name.as_str()).expect("both names have the same pattern"),
+                        ids: format!("kubernetes://{0}/{0}/{1}/", pods.name, pods.namespace).into(),
                         capacity: None,
                         slots: kubernetes::SLOTS,
                         backend: Arc::new(backend),

@@ -395,6 +395,7 @@ mod tests {
     fn card(verdicts: &[(&str, bool)]) -> EntryCard {
         let host = |name: &str| HostEntry {
             name: HostName::parse(name).unwrap(),
+            ids: format!("process://home/{name}/").into(),
             capacity: None,
             slots: 1,
             backend: Arc::new(Untouched),

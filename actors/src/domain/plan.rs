@@ -39,7 +39,7 @@ use super::reason::Reason;
 use super::status::Status;
 use view::View;
 
-pub use facts::{ProviderFacts, ProviderSeen, SecretsRead};
+pub use facts::{HostFacts, ProviderFacts, ProviderSeen, SecretsRead};
 pub use observed::Observed;
 pub use tries::Task;
 
@@ -56,6 +56,9 @@ pub struct Settings {
     pub poll: (Duration, Duration),
     /// A permanent failure is looked at again after this, as what was wrong outside tells nobody when it is put right.
     pub reevaluate_after: Duration,
+    /// A backend that takes longer to remove an instance is told of; and so long a deletion goes on without a look that can
+    /// answer, once the backend has accepted it.
+    pub removed_within: Duration,
     /// A write to the object that no later look has shown by then is made again.
     pub seen_within: Duration,
 }
@@ -69,6 +72,7 @@ impl Default for Settings {
             retry: (secs(1), secs(120)),
             poll: (secs(1), secs(15)),
             reevaluate_after: secs(600),
+            removed_within: secs(120),
             seen_within: secs(15),
         }
     }

@@ -121,11 +121,10 @@ impl Suspects {
             let mut suspect = before.remove(mark).unwrap_or(Suspect { first_seen: now.mono, sweeps: 0, failed: 0 });
             suspect.sweeps = suspect.sweeps.saturating_add(1);
             self.seen.insert(mark.clone(), suspect);
-            let age = match instance.created_at {
-                // One from the future is not old: one of two clocks is wrong.
-                Some(created) => now.wall.duration_since(created).unwrap_or_default(),
-                None => now.mono.saturating_duration_since(suspect.first_seen),
-            };
+            // One from the future is as old as we know it to be: one of two clocks is wrong.
+            let known_for = now.mono.saturating_duration_since(suspect.first_seen);
+            let told = instance.created_at.and_then(|created| now.wall.duration_since(created).ok());
+            let age = told.unwrap_or(known_for);
             let verdict = match suspect.sweeps {
                 0 | 1 => Verdict::SeenOnce,
                 _ if age < terms.min_age => Verdict::Young,

@@ -9,7 +9,7 @@ use crate::domain::id::{HostName, ProviderName};
 use crate::domain::target::TargetHealth;
 use crate::host::HostHandle;
 use crate::kit::Env;
-use crate::ports::ProviderEntry;
+use crate::ports::{HostEntry, ProviderEntry};
 use crate::provider::ProviderHandle;
 use crate::sweep::Swept;
 
@@ -28,16 +28,18 @@ pub struct EntryCard {
 }
 
 impl EntryCard {
-    /// Hosts that stay keep their handles, and with them their followers.
+    /// Hosts that stay keep their handles, and with them their followers. One that is in another backend than before does
+    /// not: what was asked of the old one must not be answered by the new one.
     pub(super) fn new(entry: &ProviderEntry, before: Option<&Self>, env: &Arc<Env>) -> Self {
-        let host = |name: &HostName| {
-            let kept = before.and_then(|card| card.hosts.get(name)).cloned();
-            (name.clone(), kept.unwrap_or_else(|| HostHandle::new(env, &entry.name, name)))
+        let host = |host: &HostEntry| {
+            let stays = |card: &&Self| card.entry.hosts.iter().any(|old| old.name == host.name && old.ids == host.ids);
+            let kept = before.filter(stays).and_then(|card| card.hosts.get(&host.name)).cloned();
+            (host.name.clone(), kept.unwrap_or_else(|| HostHandle::new(env, &entry.name, &host.name)))
         };
         Self {
             entry: entry.clone(),
             provider: before.map_or_else(|| ProviderHandle::new(&entry.name), |card| card.provider.clone()),
-            hosts: entry.hosts.iter().map(|h| host(&h.name)).collect(),
+            hosts: entry.hosts.iter().map(host).collect(),
             verdicts: Arc::default(),
             untold: before.map(|card| card.untold.clone()).unwrap_or_default(),
             swept: Arc::default(),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Alarm, Life, Proxies, ProxiesMsg, child_id};
+use super::{Alarm, LET_GO_EVERY, Life, Proxies, ProxiesMsg, child_id};
+use crate::domain::error::{Class, OpError};
 use crate::domain::id::{ProxyKey, Uid};
 use crate::domain::lease_book::Absence;
 use crate::domain::reason::Reason;
@@ -14,6 +15,9 @@ use crate::ports::{Event, Severity, Subject};
 /// More ends than this within the window, and it is parked.
 const CRASHES: usize = 3;
 const CRASH_WINDOW: Duration = Duration::from_secs(60);
+
+/// So often it is tried to write what a parked one leaves, before its finalizer goes.
+const TELL_ATTEMPTS: u32 = 3;
 
 /// A parked Proxy is tried again after this, though nothing changed: what made it crash may have gone.
 const REVIVE_AFTER: Duration = Duration::from_secs(600);
@@ -92,7 +96,11 @@ impl Proxies {
         let note = match (left, &desired.host) {
             (Some(id), _) => format!("skip-cleanup: the instance {id} may be left behind"),
             (None, Some(host)) => {
-                format!("skip-cleanup: an instance of uid {} may be left on host `{host}`", desired.uid)
+                let entry = desired.provider().map_or("?", |provider| provider.as_str());
+                format!(
+                    "skip-cleanup: an instance of uid {} may be left on host `{host}` of provider `{entry}`",
+                    desired.uid
+                )
             }
             (None, None) => "skip-cleanup: no instance is known".to_owned(),
         };
@@ -103,9 +111,23 @@ impl Proxies {
             note,
         };
         let (key, uid) = (key.clone(), desired.uid.clone());
-        let told = ctx.tell(move |()| ProxiesMsg::GivenUp(key.clone(), uid.clone()));
-        // An event that cannot be written is in the log as an error: the deletion goes on either way.
-        self.wires.events.emit_acked(event, move |_written_or_logged| told.send(()));
+        let told = ctx.tell(move |told| ProxiesMsg::GivenUp(key.clone(), uid.clone(), told));
+        self.wires.events.emit_acked(event, move |acked| told.send(acked));
+    }
+
+    /// An event that cannot be written after several tries is in the log as an error: the deletion goes on all the same.
+    pub(super) fn given_up(&mut self, key: &ProxyKey, uid: &Uid, told: Result<(), OpError>, ctx: &mut Ctx<ProxiesMsg>) {
+        let Some(member) = self.members.get_mut(key).filter(|member| member.applied.desired.uid == *uid) else {
+            return;
+        };
+        if let Err(error) = told {
+            member.untold += 1;
+            if error.class != Class::Permanent && member.untold < TELL_ATTEMPTS {
+                member.given_up = false;
+                return self.timers.arm_in(Alarm::GiveUp(key.clone()), LET_GO_EVERY);
+            }
+        }
+        self.let_go(key, uid, ctx);
     }
 
     /// Drops the finalizer of a parked Proxy whose instance was given up.

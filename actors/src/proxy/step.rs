@@ -12,7 +12,7 @@ use crate::domain::id::{HostName, ProviderName};
 use crate::domain::instance::{InstanceSpec, OwnerMark};
 use crate::domain::plan::{SecretsRead, Step};
 use crate::domain::reason::Reason;
-use crate::host::{Call, CallKind, Job, OpOutcome};
+use crate::host::{Call, CallKind, HostHandle, Job, OpOutcome};
 use crate::kit::work::{Done, work};
 use crate::kit::{Ctx, Reply};
 use crate::ports::Severity;
@@ -63,7 +63,7 @@ impl Proxy {
     fn reserve(&self, ctx: &Ctx<ProxyMsg>) {
         let tell = ctx.tell(ProxyMsg::Reserved);
         let Flavor::Managed(managed) = &self.desired.flavor else { return };
-        match self.wires.directory.entry(&managed.provider) {
+        match &self.card {
             Some(card) => card.provider.reserve(&self.desired.uid, &managed.placement, tell),
             None => tell.send(Err(not_configured(&managed.provider))),
         }
@@ -114,14 +114,17 @@ impl Proxy {
             CallKind::Delete => OpOutcome::lost_delete,
         };
         let reply = Reply::new(move |outcome| tell.send(outcome), lost);
-        let found = self.wires.directory.entry(&managed.provider).and_then(|card| card.hosts.get(host).cloned());
-        match found {
+        match self.handle_of(host) {
             Some(handle) => {
                 handle.submit(Job { call, deadline: now.mono + within, epoch: self.epoch, reply });
                 self.out.working_on = Some(Box::new(handle));
             }
             None => reply.send(OpOutcome { kind, result: Err(not_configured(&managed.provider)) }),
         }
+    }
+
+    pub(super) fn handle_of(&self, host: &HostName) -> Option<HostHandle> {
+        self.card.as_ref()?.hosts.get(host).cloned()
     }
 
     fn mark(&self, provider: &ProviderName) -> OwnerMark {

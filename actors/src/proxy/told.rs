@@ -48,9 +48,7 @@ pub(super) enum Told {
 impl Proxy {
     /// Hears of the list of the recorded host; a host that was configured anew is followed anew.
     pub(super) fn follow(&mut self, ctx: &Ctx<ProxyMsg>) {
-        let wanted = self.desired.host.as_ref().zip(self.desired.provider()).and_then(|(host, provider)| {
-            self.wires.directory.entry(provider).and_then(|card| card.hosts.get(host).cloned())
-        });
+        let wanted = self.desired.host.as_ref().and_then(|host| self.handle_of(host));
         if let Some(old) = &self.out.followed
             && wanted.as_ref().is_none_or(|new| !new.is(old))
         {

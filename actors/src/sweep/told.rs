@@ -60,6 +60,11 @@ impl Swept {
         (host.ended, host.trouble) = (Some((at, took)), result.err());
     }
 
+    pub(super) fn waits(&mut self, host: &HostName) {
+        let detail = "nothing is swept before all Proxies have been listed";
+        self.hosts.entry(host.clone()).or_default().trouble = Some(OpError::transient(Reason::Pending, detail));
+    }
+
     pub(super) fn deleted(&mut self, host: &HostName, mark: &OwnerMark) {
         self.deleted += 1;
         if let Some(host) = self.hosts.get_mut(host) {

@@ -103,8 +103,9 @@ impl World {
                     .map(|(host, capacity)| {
                         let backend = ScriptedHost::new(host);
                         hosts.insert((*host).to_owned(), backend.clone());
+                        let ids = format!("scripted://{name}/{host}/").into();
                         let name = HostName::parse(host).expect("a valid host name");
-                        HostEntry { name, capacity: *capacity, slots: plan.slots, backend }
+                        HostEntry { name, ids, capacity: *capacity, slots: plan.slots, backend }
                     })
                     .collect(),
                 settle: Duration::from_secs(1),

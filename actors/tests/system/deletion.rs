@@ -70,6 +70,37 @@ async fn with_its_host_removed_from_the_entry() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn with_its_entry_led_to_another_backend() {
+    let mut world = World::start();
+    fleet(&world, &["px-1"]).await;
+    let id = world.host("hv1").instance_id("px-1").unwrap();
+    // Whoever answers there now does not know it.
+    world.reconfigure("lab", |entry| entry.hosts[0].ids = "scripted://lab/hv1/elsewhere/".into());
+    world.host("hv1").set(Mood::Fails(OpError::not_found("no such instance")));
+    world.eventually("it is told", MINUTE, |world| ready_of(world, "px-1").1.contains("another backend")).await;
+    pass(HOUR).await;
+    assert_eq!(world.store.phase("px-1"), Some(Phase::Ready), "it serves on");
+    assert_eq!((world.host("hv1").all_calls("create"), world.host("hv1").all_calls("delete")), (1, 0));
+    world.store.delete("px-1");
+    gone(&world, "px-1", MINUTE).await;
+    given_up(&world, "px-1", Reason::HostNotConfigured, &[&id, "another backend"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_first_check_of_its_host_which_never_answers() {
+    let world = World::start();
+    world.host("hv1").set(Mood::Hangs);
+    world.store.apply(managed("px-1", "lab"));
+    pass(5 * SECOND).await;
+    let desired = world.store.desired("px-1").unwrap();
+    assert_eq!((desired.host, desired.finalizer), (None, false), "nobody knows yet whether that host can be had");
+    world.eventually("it is told", MINUTE, |world| ready_of(world, "px-1").0 == Reason::Timeout).await;
+    world.store.delete("px-1");
+    gone(&world, "px-1", SECOND).await;
+    assert_eq!(world.host("hv1").all_calls("create"), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn with_a_create_in_flight() {
     let world = World::start();
     world.host("hv1").set_for("create", Mood::Late(20 * SECOND));
@@ -104,15 +135,14 @@ async fn with_a_permanent_error_of_every_look() {
     fleet(&world, &["px-1"]).await;
     world.host("hv1").set_for("get", Mood::Fails(OpError::permanent(Reason::APIError, "no")));
     world.store.delete("px-1");
-    pass(2 * MINUTE).await;
-    assert!(world.host("hv1").all_calls("delete") >= 1, "the delete is called though no look can answer");
-    assert!(world.host("hv1").instances().is_empty());
-    // That nothing is left cannot be seen: it says so, and how to end it.
+    pass(MINUTE).await;
     let (reason, message) = ready_of(&world, "px-1");
     assert_eq!(reason, Reason::DeletionBlocked);
     assert!(message.contains("skip-cleanup"), "{message}");
-    world.store.edit("px-1", |desired| desired.annotations.skip_cleanup = true);
-    gone(&world, "px-1", MINUTE).await;
+    assert!(world.host("hv1").all_calls("delete") >= 1, "the delete is called though no look can answer");
+    assert!(world.host("hv1").instances().is_empty());
+    gone(&world, "px-1", 5 * MINUTE).await;
+    given_up(&world, "px-1", Reason::EffectUnknown, &["hv1", "APIError"]);
 }
 
 #[tokio::test(start_paused = true)]

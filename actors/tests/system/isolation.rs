@@ -339,8 +339,8 @@ async fn proxies_that_retry_on_a_stuck_host_leave_actors_tasks_and_mailboxes_fla
 #[tokio::test(start_paused = true)]
 async fn a_hung_check_is_a_verdict_and_holds_nobody() {
     let world = World::start();
-    world.host("hv1").set_for("check", Mood::Hangs);
     fleet(&world, &["px-1"]).await;
+    world.host("hv1").set_for("check", Mood::Hangs);
     let is_well = |world: &World| world.store.health("lab").map(|health| health.targets[0].is_ready());
     world.eventually("it is told", 2 * MINUTE, |world| is_well(world) == Some(false)).await;
     assert_eq!(world.store.phase("px-1"), Some(Phase::Ready));

@@ -79,6 +79,19 @@ async fn a_parked_proxy_is_deleted_with_skip_cleanup_and_an_event_says_what_is_l
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_parked_proxy_leaves_is_told_though_events_cannot_be_written_just_then() {
+    let world = parked().await;
+    world.sink.refuse(Some(OpError::transient(Reason::APIError, "the API server is away")));
+    world.store.edit("px-1", |desired| desired.annotations.skip_cleanup = true);
+    world.store.delete("px-1");
+    pass(5 * SECOND).await;
+    assert!(world.store.exists("px-1"), "not told, not released");
+    world.sink.refuse(None);
+    world.eventually("it is gone", MINUTE, |world| !world.store.exists("px-1")).await;
+    assert_eq!(world.sink.acked_about("px-1").last().map(|event| event.reason), Some(Reason::CleanupSkipped));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_finalizer_that_cannot_be_dropped_just_now_does_not_hold_a_given_up_proxy_for_long() {
     let world = parked().await;
     world.store.refuse("release", Some(OpError::transient(Reason::APIError, "the API server is away")));

@@ -283,7 +283,13 @@ async fn nothing_is_swept_before_all_proxies_are_known_and_a_fleet_that_begins_a
     // From now on the fleet knows nobody.
     world.store.hold_lists();
     world.curse("/operator/fleet/leases", 1);
+    let lists = world.host("hv1").all_calls("list");
     pass(5 * HOUR).await;
+    let lists = world.host("hv1").all_calls("list") - lists;
+    assert!(lists <= 5 * 3600 / 15 + 10, "{lists} lists: no more than the host's own");
+    let swept = world.handles.providers.directory().entries()[0].swept.load_full();
+    let waits = swept.hosts.values().next().and_then(|host| host.trouble.clone()).expect("it says what it waits for");
+    assert!(waits.detail.contains("all Proxies"), "{waits}");
     assert!(has(&world, "hv1", "px-1") && has(&world, "hv1", "lost"));
     assert_eq!(world.host("hv1").all_calls("delete"), 0);
     world.store.release_lists();

@@ -56,10 +56,11 @@ fn next_step(view: &View<'_>, wake: &mut Wake) -> Step {
     }
     match view.backing() {
         Backing::NoProvider if drained(wake) => give_up(view, host, Reason::ProviderNotConfigured, wake),
-        Backing::NoHost if drained(wake) => give_up(view, host, Reason::HostNotConfigured, wake),
-        Backing::Unknown | Backing::NoProvider | Backing::NoHost => Step::Nothing,
+        Backing::NoHost | Backing::Moved if drained(wake) => give_up(view, host, Reason::HostNotConfigured, wake),
+        Backing::Unknown | Backing::NoProvider | Backing::NoHost | Backing::Moved => Step::Nothing,
         Backing::There if seen.on_host.is_some() => Step::Nothing,
         Backing::There if seen.cleaned => release(view, wake),
+        Backing::There if is_past_seeing(view) => give_up(view, host, Reason::EffectUnknown, wake),
         Backing::There if whose_it_is(view).is_some() => give_up(view, host, Reason::NameConflict, wake),
         Backing::There => match &seen.removal {
             Some(removal) if removal.asked => look(view, host, wake),
@@ -79,6 +80,12 @@ fn whose_it_is<'a>(view: &View<'a>) -> Option<&'a OpError> {
     let latch = view.seen.latch.as_ref()?;
     let said = latch.task == Task::Delete && latch.error.reason == Reason::NameConflict;
     (said && latch.since >= deleting_since(view)).then_some(&latch.error)
+}
+
+/// The backend accepted the delete, and for long no look has been able to tell its end, nor can be expected to.
+fn is_past_seeing(view: &View<'_>) -> bool {
+    let blind = view.seen.removal.as_ref().filter(|removal| !removal.asked).and_then(|removal| removal.blind);
+    blind.is_some_and(|(first, latest)| latest >= first + view.settings.removed_within)
 }
 
 fn give_up(view: &View<'_>, host: &HostName, reason: Reason, wake: &mut Wake) -> Step {
@@ -112,7 +119,14 @@ fn what_may_be_left(view: &View<'_>, host: &HostName, reason: Reason) -> String 
         );
     }
     let why = match reason {
+        Reason::EffectUnknown => format!(
+            "the backend accepted the deletion, and no look can tell its end ({})",
+            view.seen.tries.told(Task::Get).map_or_else(|| "none was answered".to_owned(), OpError::to_string)
+        ),
         Reason::ProviderNotConfigured => format!("provider `{entry}` is not configured any more"),
+        Reason::HostNotConfigured if view.backing() == Backing::Moved => {
+            format!("provider `{entry}` leads to another backend than the one it was made in")
+        }
         Reason::HostNotConfigured => format!("host `{host}` of provider `{entry}` is not configured any more"),
         _ => "the skip-cleanup annotation is set".to_owned(),
     };

@@ -24,7 +24,7 @@ pub enum ProviderSeen {
 pub struct ProviderFacts {
     /// Changes when the entry's configuration does.
     pub revision: u64,
-    pub hosts: Arc<[HostName]>,
+    pub hosts: Arc<[HostFacts]>,
     /// How long after an effect that was not seen a look at the backend counts as clean.
     pub settle: Duration,
     /// An instance without an address for this long is told as `AddressTimeout`.
@@ -32,6 +32,20 @@ pub struct ProviderFacts {
     /// The backend may give instances credentials of their own, which only a look tells: a Proxy recorded Ready is then
     /// not offered after a restart before that look. True when in doubt.
     pub may_generate_credentials: bool,
+}
+
+/// One host of a configured entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFacts {
+    pub name: HostName,
+    /// What the provider ids of the instances there begin with.
+    pub ids: Arc<str>,
+}
+
+impl ProviderFacts {
+    pub(super) fn host(&self, name: &HostName) -> Option<&HostFacts> {
+        self.hosts.iter().find(|host| host.name == *name)
+    }
 }
 
 /// What was read for one Proxy. Never shows in `Debug`.
@@ -57,8 +71,12 @@ pub(super) enum Sight {
 pub(super) struct Removal {
     /// A delete succeeded, and no look has contradicted it since.
     pub(super) asked: bool,
+    /// When the first delete succeeded.
+    pub(super) accepted_at: Option<Instant>,
     /// The first clean look of the two that a doubt asks for.
     pub(super) clean_at: Option<Instant>,
+    /// Since a delete succeeded, each look has ended with a permanent error: the first and the latest.
+    pub(super) blind: Option<(Instant, Instant)>,
 }
 
 /// An operation that has begun and not ended.

@@ -61,6 +61,8 @@ pub struct Observed {
     pub(super) removal: Option<Removal>,
     /// An instance was seen gone after a delete, and none was asked for since.
     pub(super) cleaned: bool,
+    /// Where the latest create was sent, until the instance is seen or seen gone: what its id is to begin with.
+    pub(super) sent_to: Option<Arc<str>>,
     /// Why the instance is being made anew, and which one it was.
     pub(super) remaking: Option<(Reason, Option<Arc<str>>)>,
     pub(super) losses: Backoff,
@@ -130,6 +132,7 @@ impl Observed {
             doubt_since: (desired.finalizer || desired.host.is_some()).then_some(now.mono),
             removal: None,
             cleaned: false,
+            sent_to: None,
             remaking: None,
             losses: Backoff::new(settings.retry.0, settings.retry.1),
             remake_at: None,
@@ -169,6 +172,8 @@ impl Observed {
         }
         if desired.deleting && self.deleting_since.is_none() {
             self.deleting_since = Some(now.mono);
+            // A replacement that got nowhere is no reason to give up: the deletion asks by itself.
+            self.removal.iter_mut().for_each(|removal| removal.blind = None);
         }
         if self.host.is_none() {
             self.host.clone_from(&desired.host);
@@ -250,6 +255,7 @@ impl Observed {
         match &plan.step {
             Step::Create { .. } => {
                 self.cleaned = false;
+                self.sent_to = self.ids();
                 self.recreated = self.recreated_by(&plan.step, desired);
                 self.recreate_since = None;
             }
@@ -364,6 +370,18 @@ impl Observed {
             Sight::Present(instance) => Some(instance.provider_id.clone()),
             Sight::Unseen => self.told.as_ref().and_then(|told| told.provider_id.clone()),
             Sight::Absent => None,
+        }
+    }
+
+    /// The instance's id, or what it begins with: in which backend the instance is.
+    pub(super) fn place(&self) -> Option<Arc<str>> {
+        self.provider_id().or_else(|| self.sent_to.clone())
+    }
+
+    fn ids(&self) -> Option<Arc<str>> {
+        match (&self.provider, &self.host) {
+            (ProviderSeen::Configured(facts), Some(host)) => facts.host(host).map(|host| host.ids.clone()),
+            _ => None,
         }
     }
 

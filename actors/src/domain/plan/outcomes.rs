@@ -28,6 +28,16 @@ impl Observed {
                 self.saw_nothing(started, now);
             }
             Err(error) => {
+                if let Some(removal) = &mut self.removal
+                    && error.class == Class::Permanent
+                {
+                    // Looking will not do. The delete may say more: that what is there is somebody else's.
+                    if removal.asked {
+                        let first = removal.blind.map_or(now.mono, |(first, _)| first);
+                        removal.blind = Some((first, now.mono));
+                    }
+                    removal.asked = false;
+                }
                 self.ended::<()>(Task::Get, Err(error), now);
                 self.look_at = Some(now.mono);
             }
@@ -72,7 +82,9 @@ impl Observed {
             other => other,
         };
         if self.ended(Task::Delete, outcome, now).is_some() {
-            self.removal = Some(Removal { asked: true, clean_at: None });
+            let before = self.removal.take().unwrap_or_default();
+            let accepted_at = before.accepted_at.or(Some(now.mono));
+            self.removal = Some(Removal { asked: true, accepted_at, clean_at: None, ..before });
             self.look_at = Some(now.mono);
         }
     }
@@ -186,7 +198,7 @@ impl Observed {
     /// A look found the instance.
     fn saw(&mut self, mut instance: Instance, looked_at: Instant, now: Now) {
         if let Some(removal) = &mut self.removal {
-            removal.clean_at = None;
+            (removal.clean_at, removal.blind) = (None, None);
             removal.asked &= instance.state == InstanceState::Deleting;
             // Not faster than the looks, however often it comes back.
             self.look_at = Some(now.mono + self.polls.next(self.seed));
@@ -233,6 +245,7 @@ impl Observed {
             }
         }
         self.remembered = None;
+        self.sent_to = None;
         self.sight = Sight::Present(Box::new(instance));
     }
 
@@ -241,6 +254,7 @@ impl Observed {
         self.needs_no_hand_over();
         let settle = self.settle();
         if let Some(removal) = &mut self.removal {
+            removal.blind = None;
             if !removal.asked {
                 // Nobody asked for it to go yet, but gone it is; the delete that is still to come tidies up.
                 return;
@@ -267,6 +281,7 @@ impl Observed {
         self.forget_verdict();
         self.addressless_since = None;
         self.remembered = None;
+        self.sent_to = None;
         self.sight = Sight::Absent;
     }
 

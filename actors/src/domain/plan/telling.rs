@@ -174,18 +174,33 @@ fn trouble(view: &View<'_>) -> Option<Trouble> {
             (Backing::NoHost, Some(host)) => {
                 Some((Reason::HostNotConfigured, format!("provider `{entry}` has no host `{host}` any more")))
             }
+            (Backing::Moved, _) => {
+                let instance = view.seen.provider_id().map_or_else(|| "its instance".to_owned(), |id| format!("{id}"));
+                let what = format!("provider `{entry}` leads to another backend than the one that has {instance}");
+                Some((Reason::HostNotConfigured, what))
+            }
             (Backing::NoHost, None) | (Backing::Unknown | Backing::There, _) => None,
         };
         if let Some((reason, what)) = missing {
-            let message = format!("{what}; correct or put back the entry, or delete the Proxy");
+            let only_there =
+                view.endpoint().is_some() && view.desired.credentials().is_none() && view.route().is_none();
+            let also =
+                if only_there { "; until then nobody knows the credentials that its backend gave it" } else { "" };
+            let message = format!("{what}; correct or put back the entry, or delete the Proxy{also}");
             return Some(Trouble { reason, message, lasting: true });
         }
     }
+    if view.removal_is_late() {
+        return Some(Trouble { reason: Reason::DeletionBlocked, message: late_removal(view), lasting: false });
+    }
     if let Some(latch) = &seen.latch {
+        let host = if view.managed().is_some() { ", when its host passes a check that it failed," } else { "" };
         let message = format!(
-            "{} fails: {}; it is tried again when the spec, a used Secret or the providers config changes{}",
+            "{} fails: {}; it is tried again when the spec, a used Secret or the providers config changes{host} and \
+             every {} s{}",
             latch.task.in_words(),
             latch.error.detail,
+            view.settings.reevaluate_after.as_secs(),
             meanwhile(view, latch.task)
         );
         return Some(Trouble { reason: latch.error.reason, message, lasting: true });
@@ -206,6 +221,17 @@ fn meanwhile(view: &View<'_>, task: Task) -> &'static str {
     } else {
         ""
     }
+}
+
+fn late_removal(view: &View<'_>) -> String {
+    let Sight::Present(instance) = &view.seen.sight else { return String::new() };
+    let complaint = instance.complaint.as_ref().map_or_else(String::new, |said| format!(": {}", said.detail));
+    format!(
+        "the backend accepted the removal of {} more than {} s ago and has not ended it{complaint}; see what holds it up \
+         there, and end it there by force if its host or node is gone for good",
+        instance.provider_id,
+        view.settings.removed_within.as_secs()
+    )
 }
 
 fn retried(task: Task, error: &OpError) -> String {
@@ -417,6 +443,9 @@ fn deleting(view: &View<'_>) -> Told {
             _ => format!("{} ({})", retried(task, error), error.reason),
         };
         return Told::new(Truth::False, Reason::DeletionBlocked, message);
+    }
+    if view.removal_is_late() {
+        return Told::new(Truth::False, Reason::DeletionBlocked, format!("{}; {WAY_OUT}", late_removal(view)));
     }
     if seen.removal.is_none() && !seen.cleaned && !view.settings.drain_timeout.is_zero() && !view.has_no_leases() {
         return Told::new(Truth::False, Reason::Deleting, "waiting for its leases to end, up to --drain-timeout");

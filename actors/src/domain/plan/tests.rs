@@ -5,6 +5,7 @@ mod complaints;
 mod ending;
 mod handing_over;
 mod making;
+mod removal;
 mod serving;
 mod world;
 
@@ -73,10 +74,14 @@ fn running(id: &str) -> Instance {
     instance(id, InstanceState::Running, Some("10.0.0.9"))
 }
 
+fn place(name: &str) -> HostFacts {
+    HostFacts { name: host(name), ids: format!("kvm://kvm/{name}/").into() }
+}
+
 fn facts(revision: u64) -> ProviderFacts {
     ProviderFacts {
         revision,
-        hosts: Arc::from([host("a"), host("b")]),
+        hosts: Arc::from([place("a"), place("b")]),
         settle: SETTLE,
         address_timeout: Duration::from_mins(5),
         may_generate_credentials: false,

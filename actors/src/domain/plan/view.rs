@@ -9,6 +9,7 @@ use crate::domain::clock::Now;
 use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Managed};
 use crate::domain::health::Verdict;
 use crate::domain::id::HostName;
+use crate::domain::instance::InstanceState;
 use crate::domain::lease_book::Cordon;
 use crate::domain::reason::Reason;
 
@@ -26,6 +27,9 @@ pub(super) enum Backing {
     Unknown,
     NoProvider,
     NoHost,
+    /// The host of that name is in another backend than the one in which the instance was made: what is said there is
+    /// not about it.
+    Moved,
     There,
 }
 
@@ -61,8 +65,12 @@ impl<'a> View<'a> {
         match (&self.seen.provider, &self.seen.host) {
             (ProviderSeen::Unknown, _) => Backing::Unknown,
             (ProviderSeen::NotConfigured, _) => Backing::NoProvider,
-            (ProviderSeen::Configured(facts), Some(host)) if !facts.hosts.contains(host) => Backing::NoHost,
-            (ProviderSeen::Configured(_), _) => Backing::There,
+            (ProviderSeen::Configured(facts), Some(host)) => match facts.host(host) {
+                None => Backing::NoHost,
+                Some(host) if self.seen.place().is_some_and(|place| !place.starts_with(&*host.ids)) => Backing::Moved,
+                Some(_) => Backing::There,
+            },
+            (ProviderSeen::Configured(_), None) => Backing::There,
         }
     }
 
@@ -205,6 +213,15 @@ impl<'a> View<'a> {
             ProviderSeen::Configured(facts) => self.seen.addressless_since.map(|since| since + facts.address_timeout),
             ProviderSeen::Unknown | ProviderSeen::NotConfigured => None,
         }
+    }
+
+    /// The backend has accepted the removal long ago, and it still goes on.
+    pub(super) fn removal_is_late(&self) -> bool {
+        let removal = self.seen.removal.as_ref();
+        matches!(&self.seen.sight, Sight::Present(instance) if instance.state == InstanceState::Deleting)
+            && removal
+                .and_then(|removal| removal.accepted_at)
+                .is_some_and(|at| self.now.mono >= at + self.settings.removed_within)
     }
 
     /// The host as the object shows it, once it shows the finalizer too.

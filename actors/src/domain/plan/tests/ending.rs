@@ -347,21 +347,19 @@ fn a_delete_that_fails_is_retried_for_ever_and_says_the_way_out() {
 }
 
 #[test]
-fn a_look_that_cannot_answer_holds_the_finalizer_and_says_so() {
-    let mut life = Life::ready();
-    life.edit(|desired| desired.deleting = true);
-    life.tell(|seen, now| seen.on_delete(Ok(()), now));
-    life.tell(|seen, now| seen.on_get(Err(permanent(Reason::Unauthorized)), now));
-    assert_eq!(life.condition(ConditionType::Ready), (Truth::False, Reason::DeletionBlocked));
-    assert!(life.now.until(life.plan.wake.expect("it looks again")) <= life.settings.retry.1, "no latch in a deletion");
-    life.wait_for_wake();
-    assert_eq!(life.plan.step, get());
-}
-
-#[test]
 fn what_is_given_up_is_told_and_written_before_the_finalizer_goes() {
-    let without_host = || ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([host("b")]), ..facts(2) });
-    let ways: [(Happens<'_>, Reason); 3] = [
+    let without_host = || ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([place("b")]), ..facts(2) });
+    let moved = || {
+        let ids = "kvm://kvm/a/elsewhere/".into();
+        ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([HostFacts { ids, ..place("a") }]), ..facts(2) })
+    };
+    let ways: [(Happens<'_>, Reason); 4] = [
+        (
+            ("another backend", &|life| {
+                life.tell(|seen, _| seen.on_provider(moved()));
+            }),
+            Reason::HostNotConfigured,
+        ),
         (
             ("skip-cleanup", &|life| {
                 life.edit(|desired| desired.annotations.skip_cleanup = true);

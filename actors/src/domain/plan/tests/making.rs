@@ -408,7 +408,7 @@ fn without_the_claim_nothing_is_started_and_nothing_is_forgotten() {
 
 #[test]
 fn without_its_provider_or_host_a_working_proxy_works_and_a_new_one_says_what_is_missing() {
-    let without_host = ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([host("b")]), ..facts(2) });
+    let without_host = ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([place("b")]), ..facts(2) });
     for (provider, reason) in
         [(ProviderSeen::NotConfigured, Reason::ProviderNotConfigured), (without_host, Reason::HostNotConfigured)]
     {
@@ -422,6 +422,40 @@ fn without_its_provider_or_host_a_working_proxy_works_and_a_new_one_says_what_is
         assert_eq!(life.condition(ConditionType::Ready), (Truth::False, reason));
         life.tell(|seen, _| seen.on_provider(ProviderSeen::Configured(facts(3))));
         assert_eq!(life.plan.step, get());
+    }
+}
+
+#[test]
+fn an_entry_that_leads_elsewhere_makes_nothing_anew_and_is_not_believed_about_what_it_left() {
+    let elsewhere = || {
+        let ids = "kvm://kvm/a/elsewhere/".into();
+        ProviderSeen::Configured(ProviderFacts { hosts: Arc::from([HostFacts { ids, ..place("a") }]), ..facts(2) })
+    };
+    let recorded = Life::ready().plan.status;
+    let desired = Desired { finalizer: true, host: Some(host("a")), ..managed() };
+    // At run time, after a restart, and with a create whose end nobody saw.
+    let mut cut = Life::adopted(managed());
+    cut.turn();
+    cut.tell(|seen, now| seen.on_get(gone(), now));
+    assert_eq!(cut.plan.step, create());
+    cut.tell(|seen, now| seen.on_create(Err(OpError::effect_unknown(Reason::Lost, "cut")), now));
+    for (mut life, serves) in
+        [(Life::ready(), true), (Life::after_restart(desired, Some(recorded)), true), (cut, false)]
+    {
+        life.tell(|seen, _| seen.on_provider(elsewhere()));
+        if life.seen.on_host.is_some() {
+            life.tell(|seen, now| seen.on_get(Err(transient(Reason::Lost)), now));
+        }
+        life.tell(|seen, now| seen.on_listed(None, now));
+        assert_eq!((life.plan.step.clone(), life.offers()), (Step::Nothing, serves));
+        assert_eq!(life.condition(ConditionType::Provisioned).1, Reason::HostNotConfigured);
+        assert!(life.message(ConditionType::Provisioned).contains("another backend"));
+        // Put back, it is as it was.
+        life.tell(|seen, _| seen.on_provider(ProviderSeen::Configured(facts(3))));
+        if life.plan.step == get() {
+            life.tell(|seen, now| seen.on_get(Ok(running("1")), now));
+        }
+        assert_eq!(life.condition(ConditionType::Provisioned), (Truth::True, Reason::Provisioned));
     }
 }
 

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::acts::{Act, End, act};
 use super::*;
+use crate::domain::error::Class;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
@@ -38,6 +39,8 @@ struct World {
     ever_stopped: bool,
     ever_recreated: bool,
     told_given_up: bool,
+    /// The latest look ended with a permanent error.
+    blind: bool,
 }
 
 impl World {
@@ -67,6 +70,7 @@ impl World {
             ever_stopped: false,
             ever_recreated: false,
             told_given_up: false,
+            blind: false,
         };
         world.start();
         world
@@ -131,6 +135,9 @@ impl World {
                 assert!(right, "deleted for {why} without cause");
             }
             Step::ReleaseFinalizer => self.check_release(),
+            Step::EmitGivenUp { reason: Reason::EffectUnknown, .. } => {
+                assert!(self.blind, "given up though looks are answered");
+            }
             Step::EmitGivenUp { .. } => assert!(
                 self.shown.annotations.skip_cleanup || self.provider != ProviderSeen::Configured(facts(1)),
                 "given up without cause"
@@ -217,6 +224,9 @@ impl World {
             }
             (End::UnknownNever, Some(_)) => Some(unknown),
         };
+        if effect.is_none() {
+            self.blind = error.as_ref().is_some_and(|error| error.class == Class::Permanent);
+        }
         match (effect, error) {
             (None, None) => {
                 let found = self.instances.get(host).cloned().ok_or_else(|| OpError::not_found("no such domain"));

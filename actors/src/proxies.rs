@@ -471,18 +471,14 @@ impl Behavior for Proxies {
             ProxiesMsg::Timer(fired) => match self.timers.accept(fired) {
                 Some(Alarm::Announced) => self.all_announced(),
                 Some(Alarm::Wake(key)) => self.wake(&key, ctx),
-                Some(Alarm::GiveUp(key)) => {
-                    if self.members.get(&key).is_some_and(|member| matches!(member.life, Life::Parked)) {
-                        self.give_up(&key, ctx);
-                    }
-                }
+                Some(Alarm::GiveUp(key)) if self.is_parked(&key) => self.give_up(&key, ctx),
                 Some(Alarm::LetGo(key)) => {
                     let parked = self.members.get(&key).filter(|member| matches!(member.life, Life::Parked));
                     if let Some(uid) = parked.map(|member| member.applied.desired.uid.clone()) {
                         self.let_go(&key, &uid, ctx);
                     }
                 }
-                None => {}
+                Some(Alarm::GiveUp(_)) | None => {}
             },
         }
     }

@@ -199,6 +199,32 @@ async fn where_its_host_is_not_of_its_entry_any_more_the_event_says_what_is_left
 }
 
 #[tokio::test]
+async fn where_its_entry_moved_to_another_namespace_nothing_is_made_anew_and_the_event_says_what_is_left() {
+    let Some(case) = Case::new().await else { return };
+    let (operator, _kubelet) = case.ready().await;
+    let (namespace, other) = (&case.namespace, case.plane.namespace("gone-elsewhere").await);
+    let elsewhere = Remains::new(case.client.clone(), &other);
+    let entry = format!(
+        "{{name: local, type: kubernetes, namespace: {other}, auth: generated, allowedNamespaces: [{namespace}]}}"
+    );
+    fs::write(case.site.providers_config(), format!("providers: [{entry}]\n")).unwrap();
+    assert_eq!(operator.api.admin_as(Method::POST, "/admin/reload", "").await.unwrap().0, 200);
+    let is_told = async || match case.proxies.get("px").await.and_then(|px| px.status) {
+        Some(status) if status.conditions.iter().any(|c| c.reason == "HostNotConfigured") => Ok(status.phase),
+        status => Err(format!("{status:?}")),
+    };
+    let phase = within(LIMIT, "it is told", is_told).await;
+    assert_eq!(phase.as_deref(), Some("Ready"), "the pod serves on");
+    // A restart knows it from what is recorded.
+    ends(operator).await;
+    let operator = case.operator().await;
+    case.proxies.delete("px").await;
+    case.goes_and_tells("HostNotConfigured", &["on host `local`", "another backend"]).await;
+    assert_eq!(elsewhere.all().await, [] as [String; 0]);
+    ends(operator).await;
+}
+
+#[tokio::test]
 async fn a_host_annotation_that_was_changed_by_hand_misleads_no_deletion() {
     let Some(case) = Case::new().await else { return };
     let (operator, _kubelet) = case.ready().await;
@@ -430,6 +456,30 @@ async fn skip_cleanup_that_is_set_while_the_pod_does_not_end_lets_the_object_go_
     eventually("the pod is ending", async || case.pod().await.metadata.deletion_timestamp.map(drop)).await;
     case.annotate(SKIP, "true").await;
     case.goes_and_tells("CleanupSkipped", &["on host `local`", "skip-cleanup"]).await;
+    ends(operator).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_end_is_told_after_a_while_with_what_holds_it() {
+    let Some(case) = Case::new().await else { return };
+    let (operator, _kubelet) = case.ready().await;
+    let pods = Api::<Pod>::namespaced(case.client.clone(), &case.pods_in);
+    let name = case.pod().await.name_any();
+    let hold = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    pods.patch(&name, &PatchParams::default(), &hold(json!(["example.com/audit"]))).await.unwrap();
+    case.proxies.delete("px").await;
+    within(LIMIT, "it is told", async || {
+        let status = case.proxies.get("px").await.and_then(|px| px.status);
+        let ready = status.and_then(|status| status.conditions.into_iter().find(|c| c.type_ == "Ready"));
+        match ready {
+            Some(c) if c.reason == "DeletionBlocked" && c.message.contains("example.com/audit") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    eventually("and warned of", async || case.told("example.com/audit").await.pop()).await;
+    pods.patch(&name, &PatchParams::default(), &hold(json!(null))).await.unwrap();
+    case.goes_without_a_trace().await;
     ends(operator).await;
 }
 

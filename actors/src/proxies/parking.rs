@@ -69,8 +69,12 @@ impl Proxies {
         }
     }
 
+    pub(super) fn is_parked(&self, key: &ProxyKey) -> bool {
+        self.members.get(key).is_some_and(|member| matches!(member.life, Life::Parked))
+    }
+
     pub(super) fn wake(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
-        if self.members.get(key).is_some_and(|member| matches!(member.life, Life::Parked)) {
+        if self.is_parked(key) {
             self.timers.cancel(&Alarm::Wake(key.clone()));
             self.timers.cancel(&Alarm::LetGo(key.clone()));
             tracing::info!(proxy = %key, "parked proxy is tried again");

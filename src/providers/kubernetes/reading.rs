@@ -88,7 +88,7 @@ fn state(pod: &Pod) -> State {
     let nothing = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&nothing);
     if pod.metadata.deletion_timestamp.is_some() {
-        return (InstanceState::Deleting, disrupted(status));
+        return (InstanceState::Deleting, disrupted(status).or_else(|| held(&pod.metadata)));
     }
     let container = status.container_statuses.iter().flatten().find(|container| container.name == CONTAINER);
     match status.phase.as_deref() {
@@ -205,6 +205,13 @@ fn disrupted(status: &PodStatus) -> Option<Complaint> {
         _ => Reason::Evicted,
     };
     complain(reason, &format!("{why}: {}", words(target.message.as_deref().unwrap_or_default())))
+}
+
+/// Others want to do something before the pod goes. We put none on ours.
+fn held(meta: &ObjectMeta) -> Option<Complaint> {
+    let names: Vec<_> = meta.finalizers.iter().flatten().map(|name| format!("`{name}`")).collect();
+    let detail = format!("the pod has finalizers that are others' to take away: {}", words(&names.join(", ")));
+    (!names.is_empty()).then(|| Complaint { reason: Reason::Deleting, detail: detail.into() })
 }
 
 fn unscheduled(status: &PodStatus) -> Option<Complaint> {

@@ -8,7 +8,9 @@
 //!                     deleting (while the finalizer is set) -- release --> gone
 //! ```
 //! A manifest that is not valid changes nothing: the last good version goes on, and a `Rejected` tells about it. One that
-//! comes back while its object is deleting waits: the old object ends first, the next look makes a new one.
+//! comes back while its object is deleting waits: the old object ends first, the next look makes a new one. Not so if it
+//! carried `skip-cleanup`: it was put there to end that deletion, and makes nothing until it changes, or goes and comes
+//! back. That is in memory only: after a restart it is a new manifest.
 //!
 //! Pure: no files, no clock, no store. Changes happen in memory first; the keeper writes [`Fleet::dirty`] and then takes
 //! the events with [`Fleet::written`], or takes everything back with [`Fleet::undo`]. Nobody is told of anything that
@@ -36,11 +38,17 @@ use crate::crd::accept::{Rejection, accept};
 use crate::crd::proxy::{Proxy, ProxyStatus};
 use crate::crd::{DRAIN, FINALIZER, HOST, status};
 
+/// What is said of a manifest that gave up a deletion.
+const ANSWERS: &str = "annotation crawl.example.com/skip-cleanup answered the deletion that has ended, and nothing is made \
+                       of this manifest: remove it, or take the annotation out to make the Proxy anew";
+
 /// All objects, by name.
 #[derive(Debug)]
 pub(super) struct Fleet {
     entries: BTreeMap<ProxyKey, Entry>,
     removals: Removals,
+    /// The manifests that gave up a deletion by `skip-cleanup`.
+    answers: BTreeMap<ProxyKey, Arc<ProxyManifest>>,
     /// What was there before each change that is not written yet, oldest first.
     before: Vec<(ProxyKey, Option<Entry>)>,
     events: Vec<SourceEvent>,
@@ -77,6 +85,7 @@ impl Fleet {
         Self {
             entries: rows.into_iter().map(|(key, row)| (key, entry(row))).collect(),
             removals: Removals::new(removal_after, allow_mass_removal),
+            answers: BTreeMap::new(),
             before: Vec::new(),
             events: Vec::new(),
             leaving: false,
@@ -97,6 +106,7 @@ impl Fleet {
             }
         }
         let keys: BTreeSet<_> = written.into_keys().collect();
+        self.answers.retain(|key, _| keys.contains(key));
         let mut live = 0;
         let mut absent = Vec::new();
         for (key, entry) in &mut self.entries {
@@ -159,6 +169,10 @@ impl Fleet {
             }
         };
         let Some(entry) = self.entries.get(key) else {
+            if self.answers.get(key).is_some_and(|answer| answer == manifest) {
+                return Some(problem(format!("its {ANSWERS}")));
+            }
+            self.answers.remove(key);
             return self.create(key, place.file, manifest).err().map(|rejection| problem(rejection.to_string()));
         };
         let same = entry.seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, manifest));
@@ -178,7 +192,12 @@ impl Fleet {
             }
         }
         match accept(&proxy(key, &record), Some(&entry.record.spec)) {
-            Ok(_) => {
+            Ok(desired) => {
+                if entry.deleting() && desired.annotations.skip_cleanup {
+                    self.answers.insert(key.clone(), Arc::clone(manifest));
+                } else {
+                    self.answers.remove(key);
+                }
                 let news = record != *entry.record || entry.refused.is_some();
                 let mut entry = entry.clone();
                 entry.seen = Some(Arc::clone(manifest));

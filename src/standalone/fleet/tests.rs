@@ -59,9 +59,12 @@ impl Told {
             SourceEvent::Applied(applied) => {
                 let d = &applied.desired;
                 let mut line = format!("{} generation {}", d.key.name(), d.generation);
-                for (word, yes) in
-                    [("deleting", d.deleting), ("finalizer", d.finalizer), ("drain", d.annotations.drain)]
-                {
+                for (word, yes) in [
+                    ("deleting", d.deleting),
+                    ("finalizer", d.finalizer),
+                    ("drain", d.annotations.drain),
+                    ("skips", d.annotations.skip_cleanup),
+                ] {
                     if yes {
                         line.extend([" ", word]);
                     }
@@ -156,9 +159,49 @@ fn a_deleting_object_takes_annotations_of_a_returned_manifest_and_nothing_else()
     told.look(3, &[]);
     let skip = ", annotations: {crawl.example.com/skip-cleanup: 'true', crawl.example.com/drain: 'true'}";
     let returned = [("b.yaml", managed("a", "other", skip))];
-    assert_eq!(told.look(4, &returned), ["a generation 1 deleting finalizer drain on local"]);
+    assert_eq!(told.look(4, &returned), ["a generation 1 deleting finalizer drain skips on local"]);
     assert_eq!(told.fleet.entries[&key("a")].record.spec.managed.as_ref().unwrap().provider, "local");
     assert_eq!(told.look(5, &returned), NOTHING);
+}
+
+/// A Proxy whose deletion is blocked, and its manifest put back to give the instance up.
+fn given_up() -> (Told, [(&'static str, String); 1]) {
+    let mut told = fleet();
+    told.look(0, &[("a.yaml", managed("a", "local", ""))]);
+    told.adopt("a");
+    told.look(1, &[]);
+    told.look(3, &[]);
+    let answer = [("a.yaml", managed("a", "local", ", annotations: {crawl.example.com/skip-cleanup: 'true'}"))];
+    assert_eq!(told.look(4, &answer), ["a generation 1 deleting finalizer skips on local"]);
+    let uid = told.uid("a");
+    told.fleet.release(&key("a"), &uid);
+    assert_eq!(told.told(), ["a gone"]);
+    (told, answer)
+}
+
+#[test]
+fn a_manifest_put_back_to_give_up_a_blocked_deletion_does_not_make_the_proxy_anew() {
+    let (mut told, answer) = given_up();
+    let problem = format!("problem a.yaml line 2: Proxy `crawl/a`: its {ANSWERS}");
+    for second in [5, 60] {
+        assert_eq!(told.look(second, &answer), [problem.as_str()]);
+    }
+    // Read anew, or moved to another file, it is still the same.
+    let moved = [("b.yaml", answer[0].1.clone())];
+    assert_eq!(told.look(61, &moved), [problem.replace("a.yaml", "b.yaml").as_str()]);
+    assert_eq!(told.look(62, &[]), NOTHING);
+}
+
+#[test]
+fn a_manifest_that_gave_up_a_deletion_makes_the_proxy_anew_once_it_changes_or_comes_back() {
+    let (mut told, _) = given_up();
+    assert_eq!(told.look(5, &[("a.yaml", managed("a", "local", ""))]), ["a generation 1"], "without the annotation");
+    let (mut told, _) = given_up();
+    let other = [("a.yaml", managed("a", "other", ", annotations: {crawl.example.com/skip-cleanup: 'true'}"))];
+    assert_eq!(told.look(5, &other), ["a generation 1 skips"], "with another spec");
+    let (mut told, answer) = given_up();
+    assert_eq!(told.look(5, &[]), NOTHING);
+    assert_eq!(told.look(6, &answer), ["a generation 1 skips"], "it went and came back");
 }
 
 #[test]

@@ -29,6 +29,7 @@ use egress_actors::domain::reason::Reason;
 use egress_actors::ports::{Applied, Rejected, SourceEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
+pub(super) use self::removal::HeldBack;
 use self::removal::Removals;
 use super::Problem;
 use super::documents::{ProxyManifest, Trouble};
@@ -82,9 +83,10 @@ impl Fleet {
             refused: None,
             absent_since: None,
         };
+        let held = rows.iter().filter(|(_, (record, _))| record.held).map(|(key, _)| key.clone()).collect();
         Self {
             entries: rows.into_iter().map(|(key, row)| (key, entry(row))).collect(),
-            removals: Removals::new(removal_after, allow_mass_removal),
+            removals: Removals::new(removal_after, allow_mass_removal, held),
             answers: BTreeMap::new(),
             before: Vec::new(),
             events: Vec::new(),
@@ -123,7 +125,19 @@ impl Fleet {
         for key in self.removals.due(live, &absent, now) {
             self.remove(&key, at);
         }
+        self.remember_held();
         problems
+    }
+
+    /// Stores what is held back: nothing that consumers need to hear of.
+    fn remember_held(&mut self) {
+        for (key, entry) in &mut self.entries {
+            let held = self.removals.holds(key);
+            if entry.record.held != held {
+                self.before.push((key.clone(), Some(entry.clone())));
+                entry.record = Arc::new(Record { held, ..Record::clone(&entry.record) });
+            }
+        }
     }
 
     /// Removes every object, once and for all.
@@ -148,8 +162,8 @@ impl Fleet {
         self.entries.values().any(|entry| entry.absent_since.is_some())
     }
 
-    /// How many objects are absent and kept all the same, as too many are gone at once; and of how many.
-    pub(super) fn held_back(&self) -> Option<(usize, usize)> {
+    /// The objects that are absent and kept all the same, as too many are gone at once.
+    pub(super) fn held_back(&self) -> Option<HeldBack> {
         self.removals.held_back()
     }
 
@@ -228,6 +242,7 @@ impl Fleet {
             host: None,
             finalizer: false,
             deleted_at: None,
+            held: false,
             origin: file.to_owned(),
         };
         accept(&proxy(key, &record), None)?;

@@ -81,6 +81,13 @@ impl Told {
         self.fleet.written().into_iter().map(told).collect()
     }
 
+    /// As a new process finds it in the store.
+    fn restarted(&self, allow_mass_removal: bool) -> Self {
+        let row = |(key, entry): (&ProxyKey, &Entry)| (key.clone(), (Record::clone(&entry.record), None));
+        let rows: Rows = self.fleet.entries.iter().map(row).collect();
+        Self { fleet: Fleet::new(rows, Duration::from_secs(2), allow_mass_removal), start: Instant::now() }
+    }
+
     fn uid(&self, name: &str) -> Uid {
         Uid::parse(&self.fleet.entries[&key(name)].record.uid).unwrap()
     }
@@ -321,12 +328,43 @@ fn most_of_the_fleet_gone_at_once_is_held_back_until_it_is_back() {
     assert_eq!(told.look(0, &files).len(), 4);
     for second in [10, 20, 300] {
         assert_eq!(told.look(second, &files[..1]), NOTHING);
-        assert_eq!(told.fleet.held_back(), Some((3, 4)));
+        let held = told.fleet.held_back().unwrap().to_string();
+        assert!(
+            held.starts_with("3 of 4 Proxies (`crawl/b`, `crawl/c`, `crawl/d`) have no manifest any more; "),
+            "{held}"
+        );
     }
     assert_eq!(told.look(301, &files), NOTHING);
     assert_eq!(told.fleet.held_back(), None);
     told.look(302, &files[..3]);
     assert_eq!(told.look(304, &files[..3]), ["d gone"], "a few may go");
+}
+
+#[test]
+fn what_was_held_back_is_so_after_a_restart_too_until_it_is_allowed() {
+    let mut told = fleet();
+    let files: Vec<_> = ["a", "b", "c", "d"].map(|n| (n, external(n, 1))).into();
+    told.look(0, &files);
+    told.look(1, &files[..2]);
+    assert_eq!(told.look(3, &files[..2]), ["c gone", "d gone"]);
+    told.look(4, &files[..1]);
+    assert_eq!(told.look(6, &files[..1]), NOTHING, "one more, after two others");
+    let held = told.fleet.held_back().unwrap().to_string();
+    assert!(held.contains("1 of 2 Proxies (`crawl/b`) has no manifest any more, after 2 others were"), "{held}");
+    // By itself it would be few enough to go.
+    let mut told = told.restarted(false);
+    for second in [0, 10, 300] {
+        assert_eq!(told.look(second, &files[..1]), NOTHING);
+        assert_eq!(told.fleet.held_back().unwrap().proxies, [key("b")]);
+    }
+    let mut allowed = told.restarted(true);
+    assert_eq!(allowed.look(0, &files[..1]), NOTHING);
+    assert_eq!(allowed.look(2, &files[..1]), ["b gone"]);
+    // Its manifest is back: the store forgets it too.
+    told.look(301, &files[..2]);
+    let mut told = told.restarted(false);
+    told.look(0, &files[..1]);
+    assert_eq!(told.look(2, &files[..1]), ["b gone"]);
 }
 
 #[test]

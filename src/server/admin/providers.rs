@@ -151,81 +151,15 @@ pub(super) async fn providers(State(admin): Adm, headers: HeaderMap) -> Response
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::{Duration, SystemTime};
-
-    use async_trait::async_trait;
-    use egress_actors::domain::error::OpError;
-    use egress_actors::domain::id::{HostName, OperatorId, ProviderName};
-    use egress_actors::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
-    use egress_actors::domain::reason::Reason;
-    use egress_actors::ports::{Backend, HostEntry, ProviderEntry};
-    use egress_actors::provider::ProviderHandle;
     use serde_json::json;
 
     use super::*;
-
-    /// Never asked: the endpoint reads verdicts only.
-    struct Untouched;
-
-    #[async_trait]
-    impl Backend for Untouched {
-        async fn create(&self, _: &InstanceSpec) -> Result<Instance, OpError> {
-            panic!("asked to create")
-        }
-        async fn get(&self, _: &OwnerMark) -> Result<Instance, OpError> {
-            panic!("asked to get")
-        }
-        async fn delete(&self, _: &OwnerMark) -> Result<(), OpError> {
-            panic!("asked to delete")
-        }
-        async fn list(&self, _: &OperatorId, _: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
-            panic!("asked to list")
-        }
-        async fn check(&self) -> Result<(), OpError> {
-            panic!("asked to check")
-        }
-    }
-
-    fn card(verdicts: &[(&str, bool)]) -> EntryCard {
-        let host = |name: &str| HostEntry {
-            name: HostName::parse(name).unwrap(),
-            ids: format!("process://home/{name}/").into(),
-            capacity: None,
-            slots: 1,
-            backend: Arc::new(Untouched),
-        };
-        let name = ProviderName::parse("home").unwrap();
-        let card = EntryCard {
-            provider: ProviderHandle::new(&name),
-            entry: ProviderEntry {
-                name,
-                kind: "process",
-                revision: 1,
-                backend: "process".into(),
-                hosts: vec![host("a"), host("b")],
-                settle: Duration::ZERO,
-                address_timeout: Duration::ZERO,
-                may_generate_credentials: false,
-            },
-            hosts: std::collections::HashMap::new(),
-            verdicts: Arc::default(),
-            untold: Arc::default(),
-            swept: Arc::default(),
-        };
-        let verdict = |&(name, ready): &(&str, bool)| TargetHealth {
-            name: HostName::parse(name).unwrap(),
-            trouble: (!ready).then(|| OpError::permanent(Reason::BinaryMissing, "no such file")),
-            latency: Duration::from_millis(7),
-            checked_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_796_083_200),
-        };
-        card.verdicts.store(Arc::new(verdicts.iter().map(verdict).collect()));
-        card
-    }
+    use crate::server::tests::entries::card;
 
     #[test]
     fn an_entry_is_as_well_as_its_worst_host_and_unknown_before_all_are_checked() {
-        let told = |verdicts: &[(&str, bool)]| serde_json::to_value(ProviderBody::new(&card(verdicts), true)).unwrap();
+        let told =
+            |verdicts: &[(&str, bool)]| serde_json::to_value(ProviderBody::new(&card("home", verdicts), true)).unwrap();
         for (verdicts, ready, reason) in [
             (&[][..], json!(null), json!(null)),
             (&[("a", true)], json!(null), json!(null)),
@@ -246,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_text_form_is_a_table_of_which_entry_is_sick_and_why() {
-        let row = |verdicts: &[(&str, bool)]| ProviderBody::new(&card(verdicts), false).row(2);
+        let row = |verdicts: &[(&str, bool)]| ProviderBody::new(&card("home", verdicts), false).row(2);
         let rows = [row(&[("a", true), ("b", false)]), row(&[("a", true), ("b", true)]), row(&[])];
         let expected = "\
 NAME  TYPE     READY    REASON         TARGETS  ORPHANS  MESSAGE

@@ -217,7 +217,7 @@ fn an_immutable_change_is_rejected_once_and_the_good_version_stays() {
     told.look(0, &[("a.yaml", managed("a", "local", ""))]);
     let bad = view(&[("a.yaml", managed("a", "other", ""))]);
     let message = "a.yaml line 2: Proxy `crawl/a`: spec.managed.provider: was `local`, now is `other`; \
-                   immutable: delete and recreate, or annotate crawl.example.com/recreate";
+                   immutable: delete and recreate, or annotate crawl.example.com/recreate for a fresh instance of the old spec";
     assert_eq!(told.look_at(1, &bad), [format!("a rejected {message}"), format!("problem {message}")]);
     assert_eq!(told.look_at(2, &bad), [format!("problem {message}")], "told once, shown as long as it lasts");
     assert_eq!(told.look(3, &[("a.yaml", managed("a", "local", ""))]), ["a generation 1"], "no longer rejected");

@@ -107,7 +107,8 @@ pub struct Args {
     /// Who this operator is, in the owner marks that it leaves in backends
     ///
     /// Instances with another id are never touched, so two operators can share a backend, and a changed id orphans what
-    /// was made under the old one. By default it is made from the cluster's id, the namespace and the Deployment's name;
+    /// was made under the old one. By default it is made from the cluster's id, the namespace and the Deployment's name
+    /// (outside of a pod, of the kubeconfig's namespace, and of --proxy-namespace if that is given);
     /// with --standalone it is made once and kept in the state directory.
     #[arg(long, env = "EGRESS_OPERATOR_ID", value_name = "ID", value_parser = operator_id, help_heading = "What to run")]
     pub operator_id: Option<OperatorId>,

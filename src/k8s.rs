@@ -82,7 +82,7 @@ impl Cluster {
         let identity = identity.in_namespace(clients.default_namespace());
         let operator = match operator {
             Some(given) => given,
-            None => identity.operator_id(&clients.cluster_uid().await?)?,
+            None => identity.operator_id(&clients.cluster_uid().await?, namespace.as_deref())?,
         };
         let events = Arc::new(Events::new(clients.calls().clone(), &identity));
         Ok(Self { clients, events, identity, operator, namespace, seen: Seen::default() })

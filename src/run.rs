@@ -240,6 +240,7 @@ async fn children(
     let admin = Admin {
         env: handles.env.clone(),
         directory: handles.directory.clone(),
+        sweep_dry_run: config.gc.dry_run,
         tokens: Tokens::one(config.admin.token.as_ref()),
         checks: checks(handles, config, world, &reload).into_iter().map(|check| check.until(ending)).collect(),
         controls: Controls {

@@ -89,7 +89,7 @@ declare! {
         "How long the latest check of this host took.";
     PROVIDER_TARGET_CHECK_TIMESTAMP_SECONDS = "proxy_operator_provider_target_check_timestamp_seconds": Gauge, Seconds, ["provider", "target"],
         "When the latest check of this host ended, in seconds since the Unix epoch.";
-    /// `phase`: the phases of a Proxy. `provider`: an entry, or `external`.
+    /// `phase`: the phases of a Proxy. `provider`: an entry, `external`, or `unconfigured` for all that the config has not.
     PROXIES = "egress_proxies": Gauge, Count, ["phase", "provider"],
         "Proxies by phase and provider entry.";
     /// `state`: `active`, `draining`.

@@ -25,7 +25,8 @@ use super::proxy::{CloudInitSpec, ExternalSpec, HealthCheckSpec, ManagedSpec, Pr
 use super::{DRAIN, FINALIZER, HOST, RECREATE, SKIP_CLEANUP, duration};
 
 /// The sentence behind every refused change of an immutable field (contract.md 1); the CRD's rules end with it too.
-pub const IMMUTABLE: &str = "immutable: delete and recreate, or annotate crawl.example.com/recreate";
+pub const IMMUTABLE: &str =
+    "immutable: delete and recreate, or annotate crawl.example.com/recreate for a fresh instance of the old spec";
 
 /// Where a managed proxy listens when nobody says otherwise: Squid's own default.
 const DEFAULT_PORT: u16 = 3128;

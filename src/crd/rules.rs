@@ -14,7 +14,7 @@ use super::accept::IMMUTABLE;
 /// Whole numbers with the units that `duration` reads.
 const DURATION: &str = "^([0-9]+(h|m|s|ms))+$";
 
-/// A DNS-1123 subdomain, as `ProxyKey` reads names.
+/// A DNS-1123 subdomain, as `ProxyKey` and `ProviderName` read names.
 const NAME: &str = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$";
 
 /// `host`, `host:port`, `[v6]:port`; ports are 1 to 65535.
@@ -74,12 +74,13 @@ pub(super) fn timeout_within_interval() -> Rule {
     .field_path(".timeout")
 }
 
-/// An entry of the providers config.
+/// An entry of the providers config. The schema has its length.
 pub(super) fn entry_name(field: &str) -> Rule {
     rule(
-        "self.matches('^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$')",
+        format!("self.matches('{NAME}')"),
         format!(
-            "{field} must be the name of an entry of the providers config: lower-case letters, digits, '-' and '.', at most 63"
+            "{field} must be the name of an entry of the providers config: at most 63 lower-case letters, digits, '-' and \
+             '.', with a letter or digit at both ends and on both sides of each '.'"
         ),
     )
 }

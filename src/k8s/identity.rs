@@ -54,9 +54,14 @@ impl Identity {
         Self { namespace, ..self }
     }
 
-    /// Stays the same for all replicas and all pods of a Deployment, and is another in another cluster.
-    pub(super) fn operator_id(&self, cluster: &str) -> Result<OperatorId, ClusterError> {
-        let text = format!("{cluster}.{}.{}", self.namespace, self.name);
+    /// Stays the same for all replicas and all pods of a Deployment, and is another in another cluster. `proxies`: the
+    /// one namespace that is looked at. Outside of a pod it is a part of the id: two operators on one machine have the
+    /// same namespace by their kubeconfig, and would fight over what they made.
+    pub(super) fn operator_id(&self, cluster: &str, proxies: Option<&str>) -> Result<OperatorId, ClusterError> {
+        let mut text = format!("{cluster}.{}.{}", self.namespace, self.name);
+        if let (None, Some(proxies)) = (&self.pod, proxies) {
+            text.extend([".", proxies]);
+        }
         OperatorId::parse(&text).map_err(|error| ClusterError::OperatorId(error.to_string()))
     }
 }
@@ -78,11 +83,22 @@ mod tests {
         ]));
         assert_eq!((&*pod.replica, &*pod.namespace, &*pod.name), ("op-7d-x_u1", "egress", "op"));
         assert_eq!(pod.clone().in_namespace("default"), pod);
-        let id = pod.operator_id("0b9f").unwrap();
-        assert_eq!(id.as_str(), "0b9f.egress.op", "no part of it is the pod's");
+        for proxies in [None, Some("crawl")] {
+            let id = pod.operator_id("0b9f", proxies).unwrap();
+            assert_eq!(id.as_str(), "0b9f.egress.op", "no part of it is the pod's");
+        }
         let laptop = Identity::from(env(&[("POD_NAME", "only-half"), ("POD_UID", "")]));
         assert_eq!((&laptop.pod, &*laptop.name), (&None, NAME));
         assert_ne!(laptop.replica, Identity::from(env(&[])).replica);
         assert_eq!(&*laptop.in_namespace("crawl").namespace, "crawl");
+    }
+
+    #[test]
+    fn two_operators_on_one_machine_that_look_at_two_namespaces_are_two() {
+        let laptop = Identity::from(|_| None).in_namespace("default");
+        let id = |proxies| laptop.operator_id("0b9f", proxies).unwrap().to_string();
+        assert_eq!(id(None), format!("0b9f.default.{NAME}"));
+        assert_eq!(id(Some("crawl")), format!("0b9f.default.{NAME}.crawl"));
+        assert_ne!(id(Some("crawl")), id(Some("other")));
     }
 }

@@ -1,7 +1,10 @@
 //! Signals, and the end in order: says what it waits for, and leaves or removes the instances as asked.
 
+use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
+use egress_actors::board::ProxyView;
 use egress_actors::kit::Root;
 use egress_actors::operator::Handles;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -13,6 +16,9 @@ use crate::standalone::Standalone;
 
 /// Deleting on exit may take longer than stopping: every Squid has its own grace.
 const DELETE_WITHIN: Duration = Duration::from_secs(60);
+
+/// So many Proxies are named; a fleet may have a thousand.
+const NAMED: usize = 10;
 
 const TELL_EVERY: Duration = Duration::from_secs(3);
 
@@ -55,10 +61,11 @@ pub(super) async fn end(
     };
     let on_exit = if deletes.is_some() { OnExit::Delete } else { OnExit::Keep };
     tracing::info!(signal, on_exit = ?on_exit, "ending; a second signal ends at once");
-    let deleted = match deletes {
-        None => true,
+    let left = match deletes {
+        None => Vec::new(),
         Some(standalone) => delete_all(handles, standalone).await,
     };
+    let deleted = left.is_empty();
     let stopping = root.stop_within(within);
     tokio::pin!(stopping);
     let in_order = loop {
@@ -72,38 +79,125 @@ pub(super) async fn end(
             }
         }
     };
-    if in_order {
-        let instances = match (on_exit, deleted) {
-            (OnExit::Keep, _) => "left running",
-            (OnExit::Delete, true) => "deleted",
-            (OnExit::Delete, false) => "not all deleted",
-        };
-        tracing::info!(instances, "ended in order");
+    let last_words = last_words(in_order, left.len());
+    if in_order && deleted {
+        let instances = if on_exit == OnExit::Keep { "left running" } else { "deleted" };
+        tracing::info!(instances, "{last_words}");
     } else {
-        tracing::error!(within_s = within.as_secs(), "not everything ended in time");
+        tracing::error!(within_s = within.as_secs(), left = left.len(), "{last_words}");
     }
     in_order && deleted
 }
 
-async fn delete_all(handles: &Handles, standalone: &Standalone) -> bool {
+/// What could not be deleted in time; told already.
+async fn delete_all(handles: &Handles, standalone: &Standalone) -> Vec<Arc<ProxyView>> {
     standalone.delete_all();
     let limit = tokio::time::Instant::now() + DELETE_WITHIN;
     let mut tell_at = tokio::time::Instant::now();
-    while !handles.board.is_empty() {
+    loop {
+        let left = handles.board.all();
+        if left.is_empty() {
+            tracing::info!("every instance is deleted");
+            return left;
+        }
         if tokio::time::Instant::now() >= limit {
             tracing::error!(
-                left = handles.board.len(),
+                proxies = what_is_left(&left),
+                left = left.len(),
                 "not every instance could be deleted in time; they are adopted or deleted at the next start"
             );
-            return false;
+            return left;
         }
         if tokio::time::Instant::now() >= tell_at {
             tell_at += TELL_EVERY;
-            let still: Vec<_> = handles.board.all().iter().map(|view| view.key.to_string()).take(10).collect();
-            tracing::info!(waiting_for = ?still, left = handles.board.len(), "waiting for deletions");
+            tracing::info!(waiting_for = what_is_left(&left), left = left.len(), "waiting for deletions");
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    tracing::info!("every instance is deleted");
-    true
+}
+
+/// How it ended: "in order" only if nothing is left to do for anybody.
+fn last_words(in_order: bool, left: usize) -> &'static str {
+    match (in_order, left) {
+        (true, 0) => "ended in order",
+        (true, _) => "ended, but not every instance is deleted",
+        (false, 0) => "not everything ended in time",
+        (false, _) => "not everything ended in time, and not every instance is deleted",
+    }
+}
+
+/// Which Proxies, and why they are still there.
+fn what_is_left(left: &[Arc<ProxyView>]) -> String {
+    let mut text = String::new();
+    for view in left.iter().take(NAMED) {
+        let separator = if text.is_empty() { "" } else { "; " };
+        let (reason, message) = view.why().unwrap_or(("Unknown", ""));
+        let colon = if message.is_empty() { "" } else { ": " };
+        write!(text, "{separator}{}: {reason}{colon}{message}", view.key).expect("writing to a string cannot fail");
+    }
+    if left.len() > NAMED {
+        write!(text, "; and {} more", left.len() - NAMED).expect("writing to a string cannot fail");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use egress_actors::domain::desired::Attributes;
+    use egress_actors::domain::id::{ProxyKey, Uid};
+    use egress_actors::domain::reason::Reason;
+    use egress_actors::domain::status::{Condition, ConditionType, Phase, Status, Truth};
+
+    use super::*;
+
+    fn view(name: &str, ready: Option<(Reason, &str)>) -> Arc<ProxyView> {
+        let mut status = Status::blank(Phase::Deleting, 1);
+        status.conditions.extend(ready.map(|(reason, message)| Condition {
+            kind: ConditionType::Ready,
+            truth: Truth::False,
+            reason,
+            message: message.into(),
+            since: SystemTime::UNIX_EPOCH,
+        }));
+        Arc::new(ProxyView {
+            key: ProxyKey::new("crawl", name).unwrap(),
+            uid: Uid::parse("u-1").unwrap(),
+            provider: None,
+            host: None,
+            attributes: Arc::new(Attributes::default()),
+            max_leases: 1,
+            status: Arc::new(status),
+            last_probe: None,
+            exit_ip: None,
+        })
+    }
+
+    #[test]
+    fn who_waits_for_deletions_is_told_which_proxies_are_left_and_why() {
+        let blocked = Some((Reason::DeletionBlocked, "entry `far`: no answer"));
+        for (left, expect) in [
+            (vec![], ""),
+            (vec![view("px-1", blocked)], "crawl/px-1: DeletionBlocked: entry `far`: no answer"),
+            (
+                vec![view("px-1", blocked), view("px-2", Some((Reason::Deleting, ""))), view("px-3", None)],
+                "crawl/px-1: DeletionBlocked: entry `far`: no answer; crawl/px-2: Deleting; crawl/px-3: Unknown",
+            ),
+        ] {
+            assert_eq!(what_is_left(&left), expect);
+        }
+        let many: Vec<_> = (0..12).map(|i| view(&format!("px-{i:02}"), blocked)).collect();
+        let told = what_is_left(&many);
+        assert!(told.contains("crawl/px-09: ") && !told.contains("px-10") && told.ends_with("; and 2 more"), "{told}");
+    }
+
+    #[test]
+    fn in_order_is_said_only_of_an_end_that_left_no_instance_behind() {
+        assert_eq!(last_words(true, 0), "ended in order");
+        for (in_order, left) in [(true, 1), (false, 0), (false, 1)] {
+            assert!(!last_words(in_order, left).contains("in order"));
+            assert_eq!(last_words(in_order, left).contains("not every instance is deleted"), left > 0);
+        }
+    }
 }

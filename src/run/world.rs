@@ -161,11 +161,17 @@ impl World {
         vec![
             Check::needed("state-store", move || is_kept(kept.is_kept())),
             Check::informative("manifests-looked-at", move || is_looked_at(looked.look_age())),
-            Check::informative("mass-removal", move || match manifests.held_back() {
+            Check::informative("mass-removal", move || {
+                match manifests.held_back() {
                 0 => Ok("nothing is held back".to_owned()),
+                1 => Err("1 manifest is gone and the removal of its Proxy held back (/admin/problems names it): put it back, \
+                          or start with --allow-mass-removal"
+                    .to_owned()),
                 held => Err(format!(
-                    "{held} manifests are gone at once, which is most of the fleet: put them back, or start with --allow-mass-removal"
+                    "{held} manifests are gone and the removal of their Proxies held back (/admin/problems names them): put \
+                     them back, or start with --allow-mass-removal"
                 )),
+            }
             }),
             Check::informative("manifest-problems", move || manifest_problems(&told.problems())),
         ]

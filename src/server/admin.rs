@@ -16,27 +16,25 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use egress_actors::domain::status::Truth;
-use egress_actors::domain::target::{TargetHealth, entry_health};
 use egress_actors::kit::Env;
 use egress_actors::kit::tree::{self, TreeNode};
-use egress_actors::providers::{Directory, EntryCard};
+use egress_actors::providers::Directory;
 use futures::future::BoxFuture;
 use serde::Serialize;
 
 use super::auth::{Tokens, admin_caller};
 use super::body::{json, limited};
-use super::dto::timestamp;
 use super::error::{BadField, Code, Problem, with_fallbacks};
 use super::health::{Check, readiness};
 use super::line;
 use super::negotiate::{Form, preferred};
 
 mod index;
+mod providers;
 mod sweep;
 
 use index::index;
-use sweep::SweepBody;
+use providers::providers;
 
 /// A log filter is the only body there is.
 const MAX_BODY: usize = 8 * 1024;
@@ -79,6 +77,8 @@ impl fmt::Debug for Controls {
 pub struct Admin {
     pub env: Arc<Env>,
     pub directory: Directory,
+    /// `--gc-dry-run`: orphans are told and not deleted.
+    pub sweep_dry_run: bool,
     pub tokens: Tokens,
     pub checks: Vec<Check>,
     pub controls: Controls,
@@ -217,89 +217,7 @@ async fn actors(State(admin): Adm, headers: HeaderMap) -> Response {
     json(&whole)
 }
 
-// --- providers and manifests -----------------------------------------------------------------------------------------
-
-#[derive(Debug, Serialize)]
-struct ProvidersBody {
-    config: ConfigBody,
-    providers: Vec<ProviderBody>,
-}
-
-/// The providers config on disk.
-#[derive(Debug, Serialize)]
-struct ConfigBody {
-    accepted: bool,
-    message: String,
-}
-
-#[derive(Debug, Serialize)]
-struct ProviderBody {
-    name: String,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    /// Null before the first verdict on every host.
-    ready: Option<bool>,
-    reason: Option<&'static str>,
-    message: String,
-    /// Why its ProviderHealth is not written; null if it is.
-    #[serde(rename = "objectProblem")]
-    untold: Option<String>,
-    targets: Vec<TargetBody>,
-    sweep: SweepBody,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct TargetBody {
-    name: String,
-    ready: bool,
-    reason: &'static str,
-    message: String,
-    latency_milliseconds: u64,
-    checked_at: String,
-}
-
-impl ProviderBody {
-    /// The same verdict as the ProviderHealth object tells.
-    fn new(card: &EntryCard) -> Self {
-        let targets: Vec<TargetHealth> = card.verdicts.load().to_vec();
-        let health = entry_health(card.entry.hosts.len(), &targets);
-        let ready = match health.ready {
-            Truth::True => Some(true),
-            Truth::False => Some(false),
-            Truth::Unknown => None,
-        };
-        Self {
-            name: card.entry.name.to_string(),
-            kind: card.entry.kind,
-            ready,
-            reason: ready.map(|_| health.reason.as_str()),
-            message: health.message,
-            untold: card.untold.load().as_deref().cloned(),
-            targets: targets
-                .into_iter()
-                .map(|target| TargetBody {
-                    name: target.name.to_string(),
-                    ready: target.is_ready(),
-                    reason: target.reason().as_str(),
-                    message: target.message().to_owned(),
-                    latency_milliseconds: u64::try_from(target.latency.as_millis()).unwrap_or(u64::MAX),
-                    checked_at: timestamp(target.checked_at),
-                })
-                .collect(),
-            sweep: SweepBody::new(&card.swept.load()),
-        }
-    }
-}
-
-async fn providers(State(admin): Adm) -> Response {
-    let providers = admin.directory.entries().iter().map(|card| ProviderBody::new(card)).collect();
-    let (accepted, message) = match (admin.controls.config)() {
-        Ok(message) => (true, message),
-        Err(message) => (false, message),
-    };
-    json(&ProvidersBody { config: ConfigBody { accepted, message }, providers })
-}
+// --- manifests -------------------------------------------------------------------------------------------------------
 
 #[derive(Debug, Serialize)]
 struct ProblemsBody {
@@ -353,99 +271,4 @@ async fn set_log_level(
     }
     (admin.controls.set_log_level)(filter).map_err(|why| BadField::new("body", filter, why))?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, SystemTime};
-
-    use async_trait::async_trait;
-    use egress_actors::domain::error::OpError;
-    use egress_actors::domain::id::{HostName, OperatorId, ProviderName};
-    use egress_actors::domain::instance::{Instance, InstanceSpec, Listed, OwnerMark};
-    use egress_actors::domain::reason::Reason;
-    use egress_actors::ports::{Backend, HostEntry, ProviderEntry};
-    use egress_actors::provider::ProviderHandle;
-    use serde_json::json;
-
-    use super::*;
-
-    /// Never asked: the endpoint reads verdicts only.
-    struct Untouched;
-
-    #[async_trait]
-    impl Backend for Untouched {
-        async fn create(&self, _: &InstanceSpec) -> Result<Instance, OpError> {
-            panic!("asked to create")
-        }
-        async fn get(&self, _: &OwnerMark) -> Result<Instance, OpError> {
-            panic!("asked to get")
-        }
-        async fn delete(&self, _: &OwnerMark) -> Result<(), OpError> {
-            panic!("asked to delete")
-        }
-        async fn list(&self, _: &OperatorId, _: Option<&ProviderName>) -> Result<Vec<Listed>, OpError> {
-            panic!("asked to list")
-        }
-        async fn check(&self) -> Result<(), OpError> {
-            panic!("asked to check")
-        }
-    }
-
-    fn card(verdicts: &[(&str, bool)]) -> EntryCard {
-        let host = |name: &str| HostEntry {
-            name: HostName::parse(name).unwrap(),
-            ids: format!("process://home/{name}/").into(),
-            capacity: None,
-            slots: 1,
-            backend: Arc::new(Untouched),
-        };
-        let name = ProviderName::parse("home").unwrap();
-        let card = EntryCard {
-            provider: ProviderHandle::new(&name),
-            entry: ProviderEntry {
-                name,
-                kind: "process",
-                revision: 1,
-                backend: "process".into(),
-                hosts: vec![host("a"), host("b")],
-                settle: Duration::ZERO,
-                address_timeout: Duration::ZERO,
-                may_generate_credentials: false,
-            },
-            hosts: std::collections::HashMap::new(),
-            verdicts: Arc::default(),
-            untold: Arc::default(),
-            swept: Arc::default(),
-        };
-        let verdict = |&(name, ready): &(&str, bool)| TargetHealth {
-            name: HostName::parse(name).unwrap(),
-            trouble: (!ready).then(|| OpError::permanent(Reason::BinaryMissing, "no such file")),
-            latency: Duration::from_millis(7),
-            checked_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_796_083_200),
-        };
-        card.verdicts.store(Arc::new(verdicts.iter().map(verdict).collect()));
-        card
-    }
-
-    #[test]
-    fn an_entry_is_as_well_as_its_worst_host_and_unknown_before_all_are_checked() {
-        let told = |verdicts: &[(&str, bool)]| serde_json::to_value(ProviderBody::new(&card(verdicts))).unwrap();
-        for (verdicts, ready, reason) in [
-            (&[][..], json!(null), json!(null)),
-            (&[("a", true)], json!(null), json!(null)),
-            (&[("a", true), ("b", true)], json!(true), json!("Healthy")),
-            (&[("a", true), ("b", false)], json!(false), json!("BinaryMissing")),
-            (&[("b", false)], json!(false), json!("BinaryMissing")),
-        ] {
-            let told = told(verdicts);
-            assert_eq!((&told["ready"], &told["reason"]), (&ready, &reason), "{verdicts:?}");
-        }
-        let expected = json!({"name": "home", "type": "process", "ready": false, "reason": "BinaryMissing",
-            "message": "b: BinaryMissing (no such file)", "objectProblem": null,
-            "targets": [{"name": "b", "ready": false, "reason": "BinaryMissing", "message": "no such file",
-                "latencyMilliseconds": 7, "checkedAt": "2026-12-01T00:00:00.000Z"}],
-            "sweep": {"orphans": 0, "deleted": 0, "hosts": []}});
-        assert_eq!(told(&[("b", false)]), expected);
-    }
 }

@@ -11,16 +11,22 @@ use std::time::Duration;
 use axum::Router;
 use axum::response::IntoResponse as _;
 use axum::routing::get;
+use egress_actors::domain::status::Truth;
+use egress_actors::domain::target::entry_health;
 use egress_actors::election::{Claim, ClaimState};
 use egress_actors::kit::Env;
 use egress_actors::kit::stat::Status;
 use egress_actors::operator::Handles;
+use egress_actors::providers::EntryCard;
 use egress_actors::watch::{SourceState, WatchHandle};
 
 use super::error::{Code, with_fallbacks};
 
 /// What the lease registry is called in the tree.
 const LEASES: &str = "leases";
+
+/// So many sick entries are named; `/admin/providers` has all.
+const NAMED: usize = 10;
 
 /// A registry that has not finished a message for so long serves nobody.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
@@ -69,6 +75,10 @@ impl Check {
 pub fn checks_of(handles: &Handles, token_missing: bool) -> Vec<Check> {
     let [synced, readable] = source(&handles.watch);
     let mut checks = vec![synced, readable, claim(&handles.claim, &handles.env), leases(&handles.env)];
+    let directory = handles.directory.clone();
+    checks.push(Check::informative("providers", move || {
+        if directory.is_known() { providers(&directory.entries()) } else { Ok("not opened yet".to_owned()) }
+    }));
     if token_missing {
         checks.push(Check::needed("discovery-token", || {
             Err("DiscoveryTokenMissing: set DISCOVERY_TOKEN, without it no crawler can reach the lease API".to_owned())
@@ -120,6 +130,38 @@ pub fn claim(claim: &Claim, env: &Arc<Env>) -> Check {
             }
         }
     })
+}
+
+/// How many entries are well, and which are not and why.
+fn providers(entries: &[Arc<EntryCard>]) -> Told {
+    let (mut well, mut unknown, mut sick) = (0, 0, Vec::new());
+    for card in entries {
+        let health = entry_health(card.entry.hosts.len(), &card.verdicts.load());
+        match health.ready {
+            Truth::True => well += 1,
+            Truth::Unknown => unknown += 1,
+            Truth::False => sick.push(format!("`{}`: {}", card.entry.name, health.message)),
+        }
+    }
+    let (all, are) = match entries.len() {
+        0 => return Ok("there are no entries".to_owned()),
+        1 => ("1 entry".to_owned(), "is"),
+        all => (format!("{all} entries"), if well == 1 { "is" } else { "are" }),
+    };
+    let mut text = format!("{well} of {all} {are} well");
+    if unknown > 0 {
+        text += &format!(", {unknown} not checked yet");
+    }
+    if sick.is_empty() {
+        return Ok(text);
+    }
+    let more = sick.len().saturating_sub(NAMED);
+    sick.truncate(NAMED);
+    text.extend(["; ", &sick.join("; ")]);
+    if more > 0 {
+        text += &format!("; and {more} more");
+    }
+    Err(text)
 }
 
 /// Whether the registry runs and gets on. It is looked for by its kind: a fleet that restarts has another one.
@@ -187,6 +229,28 @@ mod tests {
     use egress_actors::kit::clock::Clock;
 
     use super::*;
+    use crate::server::tests::entries::card;
+
+    #[test]
+    fn a_sick_entry_is_told_by_name_and_has_no_say_in_readiness() {
+        let (well, sick, new) = (&[("a", true), ("b", true)][..], &[("a", true), ("b", false)][..], &[][..]);
+        for (entries, line) in [
+            (vec![], "[+]providers: there are no entries"),
+            (vec![("home", well)], "[+]providers: 1 of 1 entry is well"),
+            (vec![("far", well), ("home", new)], "[+]providers: 1 of 2 entries is well, 1 not checked yet"),
+            (
+                vec![("far", sick), ("home", well), ("kvm", well)],
+                "[!]providers: 2 of 3 entries are well; `far`: b: BinaryMissing (no such file)",
+            ),
+        ] {
+            let cards: Vec<_> = entries.into_iter().map(|(name, verdicts)| Arc::new(card(name, verdicts))).collect();
+            let told = readiness(&[Check::informative("providers", move || providers(&cards))]);
+            assert_eq!((told.is_ready, told.lines.lines().next()), (true, Some(line)));
+        }
+        let many: Vec<_> = (0..12).map(|i| Arc::new(card(&format!("far-{i:02}"), sick))).collect();
+        let told = providers(&many).unwrap_err();
+        assert!(told.contains("`far-09`: ") && !told.contains("far-10") && told.ends_with("; and 2 more"), "{told}");
+    }
 
     #[test]
     fn only_needed_checks_decide() {

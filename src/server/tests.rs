@@ -3,6 +3,7 @@
 mod admin;
 mod bad_input;
 mod connections;
+pub(super) mod entries;
 mod grants;
 mod held;
 

@@ -8,7 +8,9 @@
 //!                     deleting (while the finalizer is set) -- release --> gone
 //! ```
 //! A manifest that is not valid changes nothing: the last good version goes on, and a `Rejected` tells about it. One that
-//! comes back while its object is deleting waits: the old object ends first, the next look makes a new one.
+//! comes back while its object is deleting waits: the old object ends first, the next look makes a new one. Not so if it
+//! carried `skip-cleanup`: it was put there to end that deletion, and makes nothing until it changes, or goes and comes
+//! back. That is in memory only: after a restart it is a new manifest.
 //!
 //! Pure: no files, no clock, no store. Changes happen in memory first; the keeper writes [`Fleet::dirty`] and then takes
 //! the events with [`Fleet::written`], or takes everything back with [`Fleet::undo`]. Nobody is told of anything that
@@ -27,6 +29,7 @@ use egress_actors::domain::reason::Reason;
 use egress_actors::ports::{Applied, Rejected, SourceEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
+pub(super) use self::removal::HeldBack;
 use self::removal::Removals;
 use super::Problem;
 use super::documents::{ProxyManifest, Trouble};
@@ -36,11 +39,17 @@ use crate::crd::accept::{Rejection, accept};
 use crate::crd::proxy::{Proxy, ProxyStatus};
 use crate::crd::{DRAIN, FINALIZER, HOST, status};
 
+/// What is said of a manifest that gave up a deletion.
+const ANSWERS: &str = "annotation crawl.example.com/skip-cleanup answered the deletion that has ended, and nothing is made \
+                       of this manifest: remove it, or take the annotation out to make the Proxy anew";
+
 /// All objects, by name.
 #[derive(Debug)]
 pub(super) struct Fleet {
     entries: BTreeMap<ProxyKey, Entry>,
     removals: Removals,
+    /// The manifests that gave up a deletion by `skip-cleanup`.
+    answers: BTreeMap<ProxyKey, Arc<ProxyManifest>>,
     /// What was there before each change that is not written yet, oldest first.
     before: Vec<(ProxyKey, Option<Entry>)>,
     events: Vec<SourceEvent>,
@@ -74,9 +83,11 @@ impl Fleet {
             refused: None,
             absent_since: None,
         };
+        let held = rows.iter().filter(|(_, (record, _))| record.held).map(|(key, _)| key.clone()).collect();
         Self {
             entries: rows.into_iter().map(|(key, row)| (key, entry(row))).collect(),
-            removals: Removals::new(removal_after, allow_mass_removal),
+            removals: Removals::new(removal_after, allow_mass_removal, held),
+            answers: BTreeMap::new(),
             before: Vec::new(),
             events: Vec::new(),
             leaving: false,
@@ -97,6 +108,7 @@ impl Fleet {
             }
         }
         let keys: BTreeSet<_> = written.into_keys().collect();
+        self.answers.retain(|key, _| keys.contains(key));
         let mut live = 0;
         let mut absent = Vec::new();
         for (key, entry) in &mut self.entries {
@@ -113,7 +125,19 @@ impl Fleet {
         for key in self.removals.due(live, &absent, now) {
             self.remove(&key, at);
         }
+        self.remember_held();
         problems
+    }
+
+    /// Stores what is held back: nothing that consumers need to hear of.
+    fn remember_held(&mut self) {
+        for (key, entry) in &mut self.entries {
+            let held = self.removals.holds(key);
+            if entry.record.held != held {
+                self.before.push((key.clone(), Some(entry.clone())));
+                entry.record = Arc::new(Record { held, ..Record::clone(&entry.record) });
+            }
+        }
     }
 
     /// Removes every object, once and for all.
@@ -138,8 +162,8 @@ impl Fleet {
         self.entries.values().any(|entry| entry.absent_since.is_some())
     }
 
-    /// How many objects are absent and kept all the same, as too many are gone at once; and of how many.
-    pub(super) fn held_back(&self) -> Option<(usize, usize)> {
+    /// The objects that are absent and kept all the same, as too many are gone at once.
+    pub(super) fn held_back(&self) -> Option<HeldBack> {
         self.removals.held_back()
     }
 
@@ -159,6 +183,10 @@ impl Fleet {
             }
         };
         let Some(entry) = self.entries.get(key) else {
+            if self.answers.get(key).is_some_and(|answer| answer == manifest) {
+                return Some(problem(format!("its {ANSWERS}")));
+            }
+            self.answers.remove(key);
             return self.create(key, place.file, manifest).err().map(|rejection| problem(rejection.to_string()));
         };
         let same = entry.seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, manifest));
@@ -178,7 +206,12 @@ impl Fleet {
             }
         }
         match accept(&proxy(key, &record), Some(&entry.record.spec)) {
-            Ok(_) => {
+            Ok(desired) => {
+                if entry.deleting() && desired.annotations.skip_cleanup {
+                    self.answers.insert(key.clone(), Arc::clone(manifest));
+                } else {
+                    self.answers.remove(key);
+                }
                 let news = record != *entry.record || entry.refused.is_some();
                 let mut entry = entry.clone();
                 entry.seen = Some(Arc::clone(manifest));
@@ -209,6 +242,7 @@ impl Fleet {
             host: None,
             finalizer: false,
             deleted_at: None,
+            held: false,
             origin: file.to_owned(),
         };
         accept(&proxy(key, &record), None)?;

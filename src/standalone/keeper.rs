@@ -25,7 +25,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, HeldBack};
 use super::manifests::Unreadable;
 use super::secrets::Shelf;
 use super::store::Store;
@@ -256,32 +256,28 @@ impl Keeper {
 
     fn held_back(&self) -> Option<Problem> {
         let held = self.fleet.held_back();
-        let count = held.map_or(0, |(held, _)| held);
+        let count = held.as_ref().map_or(0, |held| held.proxies.len());
         let before = self.shared.held_back.swap(count, Ordering::Relaxed);
+        let proxies = held.as_ref().map_or_else(String::new, HeldBack::names);
         if before == 0 && count > 0 {
             tracing::error!(
                 dir = self.directory,
                 held_back = count,
+                proxies,
                 "most of the fleet is gone from the manifests at once: nothing is removed until a person decides"
             );
         } else if count > before {
             warn!(
                 dir = self.directory,
                 held_back = count,
+                proxies,
                 "more manifests are gone while most of the fleet is: held back with the others, as it may be the same \
                  accident"
             );
         }
         #[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 proxies")]
         metrics::gauge!(names::STANDALONE_REMOVALS_HELD_BACK).set(count as f64);
-        held.map(|(held, fleet)| Problem {
-            file: self.directory.clone(),
-            line: 0,
-            message: format!(
-                "{held} of {fleet} proxies are gone from the manifests at once: their removal is held back, and so is that \
-                 of each that goes meanwhile; put the manifests back, or restart with --allow-mass-removal"
-            ),
-        })
+        held.map(|held| Problem { file: self.directory.clone(), line: 0, message: held.to_string() })
     }
 
     /// Keeps the problems for who asks, and logs what is new once.

@@ -59,6 +59,9 @@ pub(super) struct Record {
     /// When the manifest was gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) deleted_at: Option<Time>,
+    /// Its manifest is gone together with most of the fleet's: it is kept until a person decides.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) held: bool,
     /// The name of the file that the spec comes from.
     pub(super) origin: String,
 }
@@ -277,6 +280,7 @@ mod tests {
             host: Some("local".into()),
             finalizer: true,
             deleted_at: Some(Time("2026-12-01T00:00:00Z".parse().unwrap())),
+            held: true,
             origin: "a.yaml".into(),
         }
     }

@@ -309,7 +309,7 @@ async fn an_immutable_field_is_refused_against_the_stored_spec_also_after_a_rest
     assert_eq!(
         rig.rejected("b").await,
         "b.yaml line 2: Proxy `crawl/b`: spec.managed.provider: was `local`, now is `other`; \
-         immutable: delete and recreate, or annotate crawl.example.com/recreate"
+         immutable: delete and recreate, or annotate crawl.example.com/recreate for a fresh instance of the old spec"
     );
     assert_eq!(rig.standalone.problems()[0].file, "b.yaml");
     rig.write("b.yaml", &managed("b"));

@@ -88,8 +88,8 @@ fn is_dns_subdomain(text: &str) -> bool {
         })
 }
 
-/// `^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$` (contract.md 3): such names become part of ids and file names (fault 39).
-fn is_entry_like(text: &str) -> bool {
+/// At most 63 of `[a-z0-9.-]` (contract.md 3): such names become part of ids and file names (fault 39).
+fn is_host_like(text: &str) -> bool {
     let bytes = text.as_bytes();
     let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     !bytes.is_empty()
@@ -97,6 +97,11 @@ fn is_entry_like(text: &str) -> bool {
         && edge(bytes[0])
         && edge(bytes[bytes.len() - 1])
         && bytes.iter().all(|&b| edge(b) || b == b'-' || b == b'.')
+}
+
+/// The same, and the name of an object: its ProviderHealth is called so.
+fn is_entry_like(text: &str) -> bool {
+    is_host_like(text) && text.split('.').all(is_host_like)
 }
 
 macro_rules! shared_string {
@@ -145,12 +150,12 @@ shared_string!(
     /// The name of an entry of the providers config.
     ProviderName, "provider",
     is_entry_like,
-    "must match ^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
+    "must be at most 63 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends and on both sides of each `.`"
 );
 shared_string!(
     /// The name of one host of an entry; an entry without hosts has one, named like itself.
     HostName, "host",
-    is_entry_like,
+    is_host_like,
     "must match ^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
 );
 shared_string!(
@@ -183,6 +188,17 @@ mod tests {
         }
         for bad in ["", "-a", "a/b", "a_b", "A", &"a".repeat(64)] {
             assert!(ProviderName::parse(bad).is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn a_name_of_an_entry_can_be_the_name_of_its_provider_health() {
+        for good in ["a", "1", "a.b", "kvm-1.dc--2", &"a".repeat(63)] {
+            assert!(ProviderName::parse(good).is_ok(), "{good:?} was refused");
+        }
+        for bad in ["a..b", "a.-b", "a-.b", ".a", "a."] {
+            let refused = ProviderName::parse(bad).map_err(|refused| refused.to_string());
+            assert!(refused.is_err_and(|text| text.contains("on both sides of each `.`")), "{bad:?}");
         }
     }
 }

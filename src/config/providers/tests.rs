@@ -50,8 +50,9 @@ fn each_bad_file_is_refused_with_line_path_and_reason() {
         (format!("providers:\n- name: a\n{PORTS}"), "3:3: providers[0]: missing field `type`".into()),
         (format!("providers:\n- type: process\n{PORTS}"), "3:3: providers[0]: missing field `name`".into()),
         // Names.
-        ("providers:\n- name: A\n  type: process\n  ports: 3128\n".into(), "2:9: providers[0].name: provider `A` must match ^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$".into()),
-        ("providers:\n- name: ../etc\n  type: process\n  ports: 3128\n".into(), "2:9: providers[0].name: provider `../etc` must match ^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$".into()),
+        ("providers:\n- name: A\n  type: process\n  ports: 3128\n".into(), "2:9: providers[0].name: provider `A` must be at most 63 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends and on both sides of each `.`".into()),
+        ("providers:\n- name: ../etc\n  type: process\n  ports: 3128\n".into(), "2:9: providers[0].name: provider `../etc` must be at most 63 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends and on both sides of each `.`".into()),
+        ("providers:\n- name: a..b\n  type: process\n  ports: 3128\n".into(), "2:9: providers[0].name: provider `a..b` must be at most 63 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends and on both sides of each `.`".into()),
         (format!("{}\n- {{name: a, type: process, ports: 3128}}\n", entry(PORTS)), "6:10: providers[1].name: the name `a` is taken by the entry in line 2; names are unique".into()),
         // Types.
         ("providers:\n- name: a\n  type: kvm2\n  ssh: {user: u}\n".into(), "3:9: providers[0].type: type `kvm2` is not available in this version; this version has `process` and `kubernetes`".into()),

@@ -35,7 +35,9 @@ fn immutable_fields_are_refused_against_the_last_accepted_spec() {
         let rejection = accept(&proxy(spec.clone()), Some(&old)).expect_err(&format!("{spec} was accepted"));
         assert_eq!(
             rejection.to_string(),
-            format!("{expected}; immutable: delete and recreate, or annotate crawl.example.com/recreate"),
+            format!(
+                "{expected}; immutable: delete and recreate, or annotate crawl.example.com/recreate for a fresh instance of the old spec"
+            ),
         );
         // The other way round it is the same field.
         let back = accept(&Proxy { spec: old, ..proxy(external(json!({}))) }, Some(&proxy(spec).spec));

@@ -27,7 +27,11 @@ pub(super) const ENDPOINTS: [Endpoint; 10] = [
     endpoint("GET", "/metrics", "metrics for Prometheus"),
     endpoint("GET", "/admin", "this list"),
     endpoint("GET", "/admin/actors", "the running tree; Accept: text/plain draws it"),
-    endpoint("GET", "/admin/providers", "the entries of the providers config and the verdict on each host"),
+    endpoint(
+        "GET",
+        "/admin/providers",
+        "the entries of the providers config and how they are; Accept: text/plain makes a table",
+    ),
     endpoint("GET", "/admin/problems", "manifests that cannot be used, by file and line"),
     endpoint("POST", "/admin/reload", "reads the providers config and the certificates anew"),
     endpoint("GET", "/admin/log-level", "the log filter in use"),

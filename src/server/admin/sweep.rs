@@ -6,7 +6,10 @@ use serde::Serialize;
 use crate::server::dto::timestamp;
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct SweepBody {
+    /// `--gc-dry-run`: nothing is deleted, whatever the verdicts.
+    dry_run: bool,
     /// All that are known, over all hosts.
     orphans: usize,
     /// Since the entry's sweep began to run.
@@ -44,14 +47,25 @@ struct OrphanBody {
     provider_id: String,
     /// By the backend, or since it was first seen.
     age_seconds: u64,
-    /// `SeenOnce`, `Young`, or `Ripe`: to be deleted as soon as the cap allows.
+    /// `SeenOnce`, `Young`, or `Ripe`: to be deleted as soon as the cap allows (and this is no dry run).
     verdict: &'static str,
 }
 
 impl SweepBody {
-    pub(super) fn new(swept: &Swept) -> Self {
+    pub(super) fn new(swept: &Swept, dry_run: bool) -> Self {
         let hosts: Vec<_> = swept.hosts.iter().map(|(name, host)| HostBody::new(name.as_str(), host)).collect();
-        Self { orphans: hosts.iter().map(|host| host.orphans).sum(), deleted: swept.deleted, hosts }
+        let orphans = hosts.iter().map(|host| host.orphans).sum();
+        Self { dry_run, orphans, deleted: swept.deleted, hosts }
+    }
+
+    /// How many there are for people: a dash as long as nobody knows, a question mark behind a number that may be old.
+    pub(super) fn told_orphans(&self) -> String {
+        let old = self.hosts.iter().any(|host| host.error.is_some());
+        match (self.hosts.iter().any(|host| host.ended_at.is_some()), old) {
+            (false, _) => "-".to_owned(),
+            (true, false) => self.orphans.to_string(),
+            (true, true) => format!("{}?", self.orphans),
+        }
     }
 }
 

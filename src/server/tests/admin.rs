@@ -26,7 +26,14 @@ fn controls() -> Controls {
 
 fn admin(env: &Arc<Env>, token: Option<&str>, checks: Vec<Check>) -> Admin {
     let tokens = Tokens::one(token.map(Into::into).as_ref());
-    Admin { env: env.clone(), directory: Directory::default(), tokens, checks, controls: controls() }
+    Admin {
+        env: env.clone(),
+        directory: Directory::default(),
+        sweep_dry_run: true,
+        tokens,
+        checks,
+        controls: controls(),
+    }
 }
 
 struct AdminWorld {
@@ -163,6 +170,9 @@ async fn the_levers_do_what_they_are_lent() {
     let providers: Value = admin.get("/admin/providers").await.json().await.unwrap();
     let config = json!({"accepted": false, "message": "providers.yaml:3: unknown field `hots`"});
     assert_eq!(providers, json!({"config": config, "providers": []}));
+    let table = admin.text("/admin/providers").await;
+    assert!(table.starts_with("NAME  TYPE  READY ") && table.contains("\nconfig: providers.yaml:3: "), "{table}");
+    assert!(table.ends_with("\nsweep: a dry run, no orphan is deleted\n"), "{table}");
     let post = admin.send(Method::POST, "/admin/log-level").send().await.unwrap();
     let mut allow: Vec<_> = post.headers()["allow"].to_str().unwrap().split(',').map(str::to_owned).collect();
     allow.sort();

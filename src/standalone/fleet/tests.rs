@@ -59,9 +59,12 @@ impl Told {
             SourceEvent::Applied(applied) => {
                 let d = &applied.desired;
                 let mut line = format!("{} generation {}", d.key.name(), d.generation);
-                for (word, yes) in
-                    [("deleting", d.deleting), ("finalizer", d.finalizer), ("drain", d.annotations.drain)]
-                {
+                for (word, yes) in [
+                    ("deleting", d.deleting),
+                    ("finalizer", d.finalizer),
+                    ("drain", d.annotations.drain),
+                    ("skips", d.annotations.skip_cleanup),
+                ] {
                     if yes {
                         line.extend([" ", word]);
                     }
@@ -76,6 +79,13 @@ impl Told {
             SourceEvent::SecretChanged { .. } | SourceEvent::Unreadable(_) => unreachable!("not from the fleet"),
         };
         self.fleet.written().into_iter().map(told).collect()
+    }
+
+    /// As a new process finds it in the store.
+    fn restarted(&self, allow_mass_removal: bool) -> Self {
+        let row = |(key, entry): (&ProxyKey, &Entry)| (key.clone(), (Record::clone(&entry.record), None));
+        let rows: Rows = self.fleet.entries.iter().map(row).collect();
+        Self { fleet: Fleet::new(rows, Duration::from_secs(2), allow_mass_removal), start: Instant::now() }
     }
 
     fn uid(&self, name: &str) -> Uid {
@@ -156,9 +166,49 @@ fn a_deleting_object_takes_annotations_of_a_returned_manifest_and_nothing_else()
     told.look(3, &[]);
     let skip = ", annotations: {crawl.example.com/skip-cleanup: 'true', crawl.example.com/drain: 'true'}";
     let returned = [("b.yaml", managed("a", "other", skip))];
-    assert_eq!(told.look(4, &returned), ["a generation 1 deleting finalizer drain on local"]);
+    assert_eq!(told.look(4, &returned), ["a generation 1 deleting finalizer drain skips on local"]);
     assert_eq!(told.fleet.entries[&key("a")].record.spec.managed.as_ref().unwrap().provider, "local");
     assert_eq!(told.look(5, &returned), NOTHING);
+}
+
+/// A Proxy whose deletion is blocked, and its manifest put back to give the instance up.
+fn given_up() -> (Told, [(&'static str, String); 1]) {
+    let mut told = fleet();
+    told.look(0, &[("a.yaml", managed("a", "local", ""))]);
+    told.adopt("a");
+    told.look(1, &[]);
+    told.look(3, &[]);
+    let answer = [("a.yaml", managed("a", "local", ", annotations: {crawl.example.com/skip-cleanup: 'true'}"))];
+    assert_eq!(told.look(4, &answer), ["a generation 1 deleting finalizer skips on local"]);
+    let uid = told.uid("a");
+    told.fleet.release(&key("a"), &uid);
+    assert_eq!(told.told(), ["a gone"]);
+    (told, answer)
+}
+
+#[test]
+fn a_manifest_put_back_to_give_up_a_blocked_deletion_does_not_make_the_proxy_anew() {
+    let (mut told, answer) = given_up();
+    let problem = format!("problem a.yaml line 2: Proxy `crawl/a`: its {ANSWERS}");
+    for second in [5, 60] {
+        assert_eq!(told.look(second, &answer), [problem.as_str()]);
+    }
+    // Read anew, or moved to another file, it is still the same.
+    let moved = [("b.yaml", answer[0].1.clone())];
+    assert_eq!(told.look(61, &moved), [problem.replace("a.yaml", "b.yaml").as_str()]);
+    assert_eq!(told.look(62, &[]), NOTHING);
+}
+
+#[test]
+fn a_manifest_that_gave_up_a_deletion_makes_the_proxy_anew_once_it_changes_or_comes_back() {
+    let (mut told, _) = given_up();
+    assert_eq!(told.look(5, &[("a.yaml", managed("a", "local", ""))]), ["a generation 1"], "without the annotation");
+    let (mut told, _) = given_up();
+    let other = [("a.yaml", managed("a", "other", ", annotations: {crawl.example.com/skip-cleanup: 'true'}"))];
+    assert_eq!(told.look(5, &other), ["a generation 1 skips"], "with another spec");
+    let (mut told, answer) = given_up();
+    assert_eq!(told.look(5, &[]), NOTHING);
+    assert_eq!(told.look(6, &answer), ["a generation 1 skips"], "it went and came back");
 }
 
 #[test]
@@ -167,7 +217,7 @@ fn an_immutable_change_is_rejected_once_and_the_good_version_stays() {
     told.look(0, &[("a.yaml", managed("a", "local", ""))]);
     let bad = view(&[("a.yaml", managed("a", "other", ""))]);
     let message = "a.yaml line 2: Proxy `crawl/a`: spec.managed.provider: was `local`, now is `other`; \
-                   immutable: delete and recreate, or annotate crawl.example.com/recreate";
+                   immutable: delete and recreate, or annotate crawl.example.com/recreate for a fresh instance of the old spec";
     assert_eq!(told.look_at(1, &bad), [format!("a rejected {message}"), format!("problem {message}")]);
     assert_eq!(told.look_at(2, &bad), [format!("problem {message}")], "told once, shown as long as it lasts");
     assert_eq!(told.look(3, &[("a.yaml", managed("a", "local", ""))]), ["a generation 1"], "no longer rejected");
@@ -278,12 +328,43 @@ fn most_of_the_fleet_gone_at_once_is_held_back_until_it_is_back() {
     assert_eq!(told.look(0, &files).len(), 4);
     for second in [10, 20, 300] {
         assert_eq!(told.look(second, &files[..1]), NOTHING);
-        assert_eq!(told.fleet.held_back(), Some((3, 4)));
+        let held = told.fleet.held_back().unwrap().to_string();
+        assert!(
+            held.starts_with("3 of 4 Proxies (`crawl/b`, `crawl/c`, `crawl/d`) have no manifest any more; "),
+            "{held}"
+        );
     }
     assert_eq!(told.look(301, &files), NOTHING);
     assert_eq!(told.fleet.held_back(), None);
     told.look(302, &files[..3]);
     assert_eq!(told.look(304, &files[..3]), ["d gone"], "a few may go");
+}
+
+#[test]
+fn what_was_held_back_is_so_after_a_restart_too_until_it_is_allowed() {
+    let mut told = fleet();
+    let files: Vec<_> = ["a", "b", "c", "d"].map(|n| (n, external(n, 1))).into();
+    told.look(0, &files);
+    told.look(1, &files[..2]);
+    assert_eq!(told.look(3, &files[..2]), ["c gone", "d gone"]);
+    told.look(4, &files[..1]);
+    assert_eq!(told.look(6, &files[..1]), NOTHING, "one more, after two others");
+    let held = told.fleet.held_back().unwrap().to_string();
+    assert!(held.contains("1 of 2 Proxies (`crawl/b`) has no manifest any more, after 2 others were"), "{held}");
+    // By itself it would be few enough to go.
+    let mut told = told.restarted(false);
+    for second in [0, 10, 300] {
+        assert_eq!(told.look(second, &files[..1]), NOTHING);
+        assert_eq!(told.fleet.held_back().unwrap().proxies, [key("b")]);
+    }
+    let mut allowed = told.restarted(true);
+    assert_eq!(allowed.look(0, &files[..1]), NOTHING);
+    assert_eq!(allowed.look(2, &files[..1]), ["b gone"]);
+    // Its manifest is back: the store forgets it too.
+    told.look(301, &files[..2]);
+    let mut told = told.restarted(false);
+    told.look(0, &files[..1]);
+    assert_eq!(told.look(2, &files[..1]), ["b gone"]);
 }
 
 #[test]

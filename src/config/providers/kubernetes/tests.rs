@@ -79,7 +79,7 @@ fn each_bad_field_is_refused_with_line_path_and_reason() {
     let rows: Vec<(&str, String)> = vec![
         ("ports: 1", format!("providers[0].ports: unknown field `ports`, expected one of {fields}")),
         ("image: \"a b\"", "providers[0].image: `a b` is not an image; write it like registry.example/squid:6.6".into()),
-        ("images: {A: b}", "providers[0].images.A: the key `A` must match ^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$".into()),
+        ("images: {A: b}", "providers[0].images.A: the key `A` must be at most 63 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends and on both sides of each `.`".into()),
         ("imagePullPolicy: Sometimes", "providers[0].imagePullPolicy: unknown variant `Sometimes`, expected one of Always, IfNotPresent, Never".into()),
         ("imagePullSecrets: [A]", "providers[0].imagePullSecrets[0]: `A` is not the name of a Secret".into()),
         ("binary: squid", "providers[0].binary: `squid` is not an absolute path without blanks and quotes; write it like /usr/sbin/squid".into()),

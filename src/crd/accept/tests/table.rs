@@ -37,7 +37,11 @@ pub(crate) fn refused() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"managed": {"provider": "Local_1"}}),
-            "spec.managed.provider: `Local_1` must match ^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$; give the name of an entry of the providers config",
+            "spec.managed.provider: `Local_1` must be at most 63 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends and on both sides of each `.`; give the name of an entry of the providers config",
+        ),
+        (
+            json!({"managed": {"provider": "a..b"}}),
+            "spec.managed.provider: `a..b` must be at most 63 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends and on both sides of each `.`; give the name of an entry of the providers config",
         ),
         (managed(json!({"port": 0})), "spec.managed.port: 0 given, must be 1 to 65535 (default 3128)"),
         (managed(json!({"port": 65536})), "spec.managed.port: 65536 given, must be 1 to 65535 (default 3128)"),

@@ -38,7 +38,7 @@ pub(super) async fn create(site: &Arc<Site>, spec: &InstanceSpec) -> Result<Inst
         let address = match turn.change("making the instance", move |site| prepare(site, &job, &not)).await? {
             Prepared::Started { address } => address,
             Prepared::Stray => {
-                delete::end(&turn, site, uid, None).await?;
+                delete::end(&turn, site, &spec.mark).await?;
                 continue;
             }
         };

@@ -35,14 +35,8 @@ fn look(site: &Site, operator: &OperatorId) -> Result<Vec<Listed>, OpError> {
     let children = evidence::all(site)?;
     let listeners = Listeners::now()?;
     let uids = directory::folders(site)?;
-    if uids.is_empty() && !children.is_empty() {
-        // One lost folder is an instance to be made anew (see `get`); all at once is a directory that is not ours.
-        let detail = format!(
-            "`{}` is empty and {} squids run on configurations in it: is it mounted?",
-            site.base.display(),
-            children.len()
-        );
-        return Err(OpError::transient(Reason::StorageNotFound, detail));
+    if !children.is_empty() && !directory::is_here(site)? {
+        return Err(directory::is_away(site, children.len()));
     }
     let mut listed = Vec::with_capacity(uids.len());
     for uid in uids {

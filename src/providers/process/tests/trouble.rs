@@ -208,13 +208,28 @@ async fn a_state_directory_that_is_away_is_an_error_and_not_emptiness() {
     let base = rig.dir.path().join("process");
     let away = rig.dir.path().join("away");
     fs::rename(&base, &away).expect("a rename");
-    assert_told(
-        rig.process().list(&mark.operator, Some(&mark.entry)).await,
-        Class::Transient,
-        Reason::StorageNotFound,
-        &["mounted"],
-    );
+    let (process, told, pid) = (rig.process(), ["mounted"], rig.pid(&mark));
+    let never = rig.mark();
+    // Nothing in its place, or what a mount point is without its mount.
+    for is_there in [false, true] {
+        if is_there {
+            fs::create_dir_all(base.join("local")).expect("a directory");
+        }
+        for entry in [Some(&mark.entry), None] {
+            assert_told(process.list(&mark.operator, entry).await, Class::Transient, Reason::StorageNotFound, &told);
+        }
+        for mark in [&mark, &never] {
+            assert_told(process.get(mark).await, Class::Transient, Reason::StorageNotFound, &told);
+            assert_told(process.create(&rig.spec(mark)).await, Class::Transient, Reason::StorageNotFound, &told);
+            assert_told(process.delete(mark).await, Class::Transient, Reason::StorageNotFound, &told);
+        }
+        assert_told(process.check().await, Class::Transient, Reason::StorageNotFound, &told);
+        assert_eq!(rig.pid(&mark), pid, "a squid was ended or made beside it");
+    }
+    fs::remove_dir(base.join("local")).expect("nothing was made in it");
+    fs::remove_dir(&base).expect("nothing was made in it");
     fs::rename(&away, &base).expect("a rename");
+    assert_eq!(rig.state(&mark).await, InstanceState::Running);
     assert_eq!(rig.process().list(&mark.operator, Some(&mark.entry)).await.expect("a list").len(), 1);
 
     let missing = ProcessBackend::new(rig.entry.clone(), &rig.dir.path().join("missing"), []);

@@ -166,14 +166,15 @@ pub(super) fn entries(site: &Site) -> Result<Vec<ProviderName>, OpError> {
     };
     for entry in found {
         let entry = entry.map_err(|e| errors::file("list", &all, &e))?;
-        // What has another name was not made by us.
+        // What has another name, or is a file, was not made by us. A link may lead to the disk of an entry.
+        let is_file = fs::metadata(entry.path()).is_ok_and(|found| !found.is_dir());
         let name = entry.file_name().to_str().and_then(|name| ProviderName::parse(name).ok());
-        entries.extend(name.filter(|name| *name != site.entry.name));
+        entries.extend(name.filter(|name| !is_file && *name != site.entry.name));
     }
     Ok(entries)
 }
 
-/// Uids of all folders that could be instances: whatever is in the base directory and has a uid's name.
+/// Uids of all folders that could be instances: those in the base directory that have a uid's name.
 pub(super) fn folders(site: &Site) -> Result<Vec<Uid>, OpError> {
     state_dir(site)?;
     let entries = match fs::read_dir(&site.base) {
@@ -185,6 +186,10 @@ pub(super) fn folders(site: &Site) -> Result<Vec<Uid>, OpError> {
     let mut uids = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|e| errors::file("list", &site.base, &e))?;
+        // Where the kind cannot be told it may be one.
+        if entry.file_type().is_ok_and(|kind| !kind.is_dir()) {
+            continue;
+        }
         uids.extend(entry.file_name().to_str().and_then(|name| Uid::parse(name).ok()));
     }
     Ok(uids)

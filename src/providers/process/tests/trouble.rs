@@ -8,7 +8,12 @@ use futures::future::join_all;
 
 use super::*;
 
-fn assert_told<T: std::fmt::Debug>(answer: Result<T, OpError>, class: Class, reason: Reason, words: &[&str]) {
+pub(super) fn assert_told<T: std::fmt::Debug>(
+    answer: Result<T, OpError>,
+    class: Class,
+    reason: Reason,
+    words: &[&str],
+) {
     let error = answer.expect_err("an error");
     assert_eq!((error.class, error.reason), (class, reason), "{error}");
     for word in words {
@@ -168,37 +173,6 @@ async fn a_folder_without_a_mark_is_not_ours_unless_it_is_empty() {
 
     fs::remove_file(folder.join("thesis.txt")).expect("a file");
     rig.process().create(&rig.spec(&mark)).await.expect("a create over an empty folder");
-}
-
-#[tokio::test]
-async fn a_damaged_mark_makes_the_list_an_error_that_names_it() {
-    let Some(rig) = rig() else { return };
-    let (good, _) = rig.made().await;
-    let (mark, _) = rig.made().await;
-    let path = rig.folder(&mark).join(directory::OWNER);
-    for damaged in ["", "{}", "{\"operator\":", "\0"] {
-        fs::write(&path, damaged).expect("a file");
-        let named = path.to_string_lossy().into_owned();
-        assert_told(
-            rig.process().list(&mark.operator, Some(&mark.entry)).await,
-            Class::Transient,
-            Reason::Internal,
-            &[&named],
-        );
-        assert_told(rig.process().get(&mark).await, Class::Transient, Reason::Internal, &[&named]);
-        assert_told(rig.process().delete(&mark).await, Class::Transient, Reason::Internal, &[&named]);
-        assert_eq!(rig.children(&mark).len(), 1, "something was ended without a mark");
-    }
-    assert_eq!(rig.state(&good).await, InstanceState::Running);
-
-    fs::remove_file(&path).expect("a file");
-    let pid_is_named = "no owner mark";
-    assert_told(
-        rig.process().list(&mark.operator, Some(&mark.entry)).await,
-        Class::Transient,
-        Reason::Internal,
-        &[pid_is_named],
-    );
 }
 
 #[tokio::test]

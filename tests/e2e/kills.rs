@@ -137,7 +137,7 @@ impl Life<'_> {
             assert!(left.is_empty(), "{left:?} after {after}");
         }
         let left: BTreeSet<_> = files(&self.site.state());
-        let known = ["lock", "standalone.redb", "leases.redb"].map(String::from).into();
+        let known = ["lock", "standalone.redb", "leases.redb", "process/local/.entry"].map(String::from).into();
         assert!(left.is_subset(&known), "{left:?} after {after}");
     }
 }

@@ -120,7 +120,8 @@ impl Site {
     /// The folders of instances of entry `local`, half-made and half-removed ones too.
     pub(crate) fn folders(&self) -> BTreeSet<String> {
         let Ok(entries) = fs::read_dir(self.state().join("process/local")) else { return BTreeSet::new() };
-        entries.flatten().map(|entry| entry.file_name().into_string().unwrap()).collect()
+        let names = entries.flatten().map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name != ".entry").collect()
     }
 
     /// The pid of the Squid of a managed Proxy, by the folder that has its name in the owner mark.

@@ -44,7 +44,7 @@ pub use cuts::{
 };
 pub use lists::{
     a_list_of_the_whole_backend_has_other_entries_instances_and_they_can_be_deleted,
-    a_list_that_cannot_be_read_whole_is_an_error,
+    a_list_that_cannot_be_read_whole_is_an_error_or_shows_what_it_could_not_read,
     get_finds_what_a_list_does_not_show_yet_and_a_list_never_shows_what_was_never_made,
 };
 pub use owners::{
@@ -148,7 +148,7 @@ macro_rules! conformance_tests {
             an_instance_that_cannot_be_read_is_never_stopped_or_absent
             created_at_is_told_and_stays
             two_looks_at_an_instance_that_did_not_change_are_equal
-            a_list_that_cannot_be_read_whole_is_an_error
+            a_list_that_cannot_be_read_whole_is_an_error_or_shows_what_it_could_not_read
             get_finds_what_a_list_does_not_show_yet_and_a_list_never_shows_what_was_never_made
             a_list_of_the_whole_backend_has_other_entries_instances_and_they_can_be_deleted
             an_instance_whose_mark_was_changed_by_hand_is_left_alone

@@ -18,6 +18,7 @@ const VERSION_LIMIT: Duration = Duration::from_secs(5);
 pub(super) async fn check(site: &Arc<Site>) -> Result<(), OpError> {
     steps::check_look(site, "checking the entry", |site| {
         directory::state_dir(site)?;
+        directory::absence_counts(site)?;
         spawn::installed(site, &Wanted::of(site, None))?;
         room(site)
     })

@@ -38,7 +38,7 @@ pub(super) async fn create(site: &Arc<Site>, spec: &InstanceSpec) -> Result<Inst
         let address = match turn.change("making the instance", move |site| prepare(site, &job, &not)).await? {
             Prepared::Started { address } => address,
             Prepared::Stray => {
-                delete::end(&turn, site, uid, None).await?;
+                delete::end(&turn, site, &spec.mark).await?;
                 continue;
             }
         };
@@ -130,6 +130,8 @@ async fn wait(site: &Arc<Site>, spec: &InstanceSpec, address: SocketAddr) -> Res
         let Some((listens, instance)) = seen.await? else { return Ok(None) };
         match instance.state {
             InstanceState::Running if listens => return Ok(Some(instance)),
+            // It listens, and something of it cannot be read: waiting changes nothing.
+            InstanceState::Unknown => return Ok(Some(instance)),
             InstanceState::Stopped => return Ok(None),
             _ if Instant::now() >= until => return Ok(Some(instance)),
             _ => tokio::time::sleep(LOOK_EVERY).await,

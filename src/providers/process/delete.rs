@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egress_actors::domain::error::OpError;
-use egress_actors::domain::id::Uid;
 use egress_actors::domain::instance::OwnerMark;
 use egress_actors::domain::reason::Reason;
 use rustix::process::Signal;
@@ -20,34 +19,32 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 pub(super) async fn delete(site: &Arc<Site>, mark: &OwnerMark) -> Result<(), OpError> {
     let turn = Turn::take(site, &mark.uid).await?;
-    end(&turn, site, &mark.uid, Some(mark)).await?;
+    end(&turn, site, mark).await?;
     let mark = mark.clone();
     turn.change("removing the instance", move |site| retire(site, &mark)).await
 }
 
-/// Ends every Squid on this uid's configuration: asks, waits, kills. Without a mark for a folder that is gone, where
-/// the arguments are all there is: they name our own directory and this uid.
-pub(super) async fn end(turn: &Turn, site: &Arc<Site>, uid: &Uid, mark: Option<&OwnerMark>) -> Result<(), OpError> {
+/// Ends every Squid on this instance's configuration: asks, waits, kills. Where its folder is gone the arguments are all
+/// there is: they name our own directory and this uid.
+pub(super) async fn end(turn: &Turn, site: &Arc<Site>, mark: &OwnerMark) -> Result<(), OpError> {
     for (signal, limit) in [(Signal::TERM, site.grace), (Signal::KILL, KILLED_WITHIN)] {
-        let (of, owned) = (uid.clone(), mark.cloned());
-        let children =
-            turn.change("signalling squid", move |site| signal_all(site, &of, owned.as_ref(), signal)).await?;
+        let of = mark.clone();
+        let children = turn.change("signalling squid", move |site| signal_all(site, &of, signal)).await?;
         if have_ended(site, children, limit).await? {
             return Ok(());
         }
     }
-    Err(OpError::transient(Reason::Timeout, format!("squid of instance `{uid}` does not end, not even by a kill")))
+    let detail = format!("squid of instance `{}` does not end, not even by a kill", mark.uid);
+    Err(OpError::transient(Reason::Timeout, detail))
 }
 
-fn signal_all(site: &Site, uid: &Uid, mark: Option<&OwnerMark>, signal: Signal) -> Result<Vec<Child>, OpError> {
-    if let Some(mark) = mark {
-        directory::read(site, mark)?;
-    }
-    let children = evidence::of(site, uid)?;
+fn signal_all(site: &Site, mark: &OwnerMark, signal: Signal) -> Result<Vec<Child>, OpError> {
+    directory::read(site, mark)?;
+    let children = evidence::of(site, &mark.uid)?;
     for &child in &children {
-        evidence::signal(site, uid, child, signal)?;
+        evidence::signal(site, &mark.uid, child, signal)?;
         // A stopped process takes note of nothing but a kill.
-        evidence::signal(site, uid, child, Signal::CONT)?;
+        evidence::signal(site, &mark.uid, child, Signal::CONT)?;
     }
     Ok(children)
 }

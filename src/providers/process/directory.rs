@@ -35,6 +35,9 @@ const LOG_MAX: u64 = 1024 * 1024;
 /// Where Linux keeps POSIX shared memory, as files.
 pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
+/// In the directory of each entry: tells it from an empty one in its place, as where nothing is mounted.
+pub(super) const HERE: &str = ".entry";
+
 const NEW: &str = ".new-";
 const GONE: &str = ".gone-";
 
@@ -70,12 +73,58 @@ pub(super) fn path_is_plain(site: &Site) -> Result<(), OpError> {
     Err(OpError::permanent(Reason::ConfigInvalid, detail))
 }
 
+/// Whether the entry's directory is the one in which its instances were made.
+pub(super) fn is_here(site: &Site) -> Result<bool, OpError> {
+    let here = site.base.join(HERE);
+    if here.try_exists().map_err(|e| errors::file("read", &here, &e))? {
+        return Ok(true);
+    }
+    // Made by an older version, until the next list.
+    Ok(folders(site)?.iter().any(|uid| site.folder(uid).join(OWNER).exists()))
+}
+
+/// That a folder which is not there is gone. Where another directory is in the place of the entry's, or none, under
+/// Squids that run on configurations in it, it says nothing.
+pub(super) fn absence_counts(site: &Site) -> Result<(), OpError> {
+    if is_here(site)? {
+        return Ok(());
+    }
+    let running = evidence::all(site)?.len();
+    // Looked at again: the first create of all may have been in between.
+    if running == 0 || is_here(site)? { Ok(()) } else { Err(is_away(site, running)) }
+}
+
+pub(super) fn is_away(site: &Site, running: usize) -> OpError {
+    let base = site.base.display();
+    let detail = format!(
+        "`{base}` is empty and {running} squids run on configurations in it: is it mounted? if it was removed, end them: \
+         `pgrep -f {base}/`"
+    );
+    OpError::transient(Reason::StorageNotFound, detail)
+}
+
+/// Leaves the sign by which the entry's directory is known.
+pub(super) fn sign(base: &Path) -> Result<(), OpError> {
+    let here = base.join(HERE);
+    if here.exists() {
+        return Ok(());
+    }
+    write(
+        &here,
+        b"the directory of an entry of egress-proxies-operator: without this file it counts as not mounted\n",
+        Readers::All,
+    )
+}
+
 /// The folder that `mark` names, if it is ours. Somebody else's is a conflict.
 pub(super) fn read(site: &Site, mark: &OwnerMark) -> Result<Folder, OpError> {
     state_dir(site)?;
     let folder = site.folder(&mark.uid);
     match fs::symlink_metadata(&folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Folder::Absent),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            absence_counts(site)?;
+            return Ok(Folder::Absent);
+        }
         Err(error) => return Err(errors::file("read", &folder, &error)),
         Ok(found) if !found.is_dir() => {
             return Err(errors::conflict(format!("`{}` is in the way and not a folder", folder.display())));
@@ -117,14 +166,15 @@ pub(super) fn entries(site: &Site) -> Result<Vec<ProviderName>, OpError> {
     };
     for entry in found {
         let entry = entry.map_err(|e| errors::file("list", &all, &e))?;
-        // What has another name was not made by us.
+        // What has another name, or is a file, was not made by us. A link may lead to the disk of an entry.
+        let is_file = fs::metadata(entry.path()).is_ok_and(|found| !found.is_dir());
         let name = entry.file_name().to_str().and_then(|name| ProviderName::parse(name).ok());
-        entries.extend(name.filter(|name| *name != site.entry.name));
+        entries.extend(name.filter(|name| !is_file && *name != site.entry.name));
     }
     Ok(entries)
 }
 
-/// Uids of all folders that could be instances: whatever is in the base directory and has a uid's name.
+/// Uids of all folders that could be instances: those in the base directory that have a uid's name.
 pub(super) fn folders(site: &Site) -> Result<Vec<Uid>, OpError> {
     state_dir(site)?;
     let entries = match fs::read_dir(&site.base) {
@@ -136,6 +186,10 @@ pub(super) fn folders(site: &Site) -> Result<Vec<Uid>, OpError> {
     let mut uids = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|e| errors::file("list", &site.base, &e))?;
+        // Where the kind cannot be told it may be one.
+        if entry.file_type().is_ok_and(|kind| !kind.is_dir()) {
+            continue;
+        }
         uids.extend(entry.file_name().to_str().and_then(|name| Uid::parse(name).ok()));
     }
     Ok(uids)
@@ -154,8 +208,9 @@ pub(super) fn make(
         .recursive(true)
         .mode(FOLDER_MODE)
         .create(&site.base)
-        .and_then(|()| DirBuilder::new().mode(FOLDER_MODE).create(&new))
-        .map_err(|e| errors::file("make", &new, &e))?;
+        .map_err(|e| errors::file("make", &site.base, &e))?;
+    sign(&site.base)?;
+    DirBuilder::new().mode(FOLDER_MODE).create(&new).map_err(|e| errors::file("make", &new, &e))?;
     fill(&new)?;
     write(&new.join(OWNER), owner.to_json().as_bytes(), Readers::All)?;
     let folder = site.folder(&uid);

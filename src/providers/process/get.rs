@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use egress_actors::domain::desired::{Endpoint, Scheme};
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::Uid;
-use egress_actors::domain::instance::{Instance, InstanceState, OwnerMark};
+use egress_actors::domain::instance::{Complaint, Instance, InstanceState, OwnerMark};
+use egress_actors::domain::reason::Reason;
 
 use super::directory::{self, CONF, Folder, RECORD};
 use super::evidence::{self, Listeners};
@@ -29,11 +30,11 @@ pub(super) fn look(site: &Site, mark: &OwnerMark) -> Result<Instance, OpError> {
         Folder::Ours(owner) => {
             let alive = evidence::one_of(site, &mark.uid)?.is_some();
             let listeners = Listeners::now()?;
-            instance(site, &owner, alive, &listeners)
+            Ok(instance(site, &owner, alive, &listeners))
         }
         // The second look at the folder: a create may have been between the first one and the one at the processes.
         Folder::Absent if evidence::one_of(site, &mark.uid)?.is_some() => match directory::read(site, mark)? {
-            Folder::Ours(owner) => instance(site, &owner, true, &Listeners::now()?),
+            Folder::Ours(owner) => Ok(instance(site, &owner, true, &Listeners::now()?)),
             // Somebody removed the folder of a running Squid: it is to be ended and made anew.
             Folder::Absent => Ok(Instance {
                 provider_id: provider_id(site, &mark.uid),
@@ -53,36 +54,41 @@ pub(super) fn look(site: &Site, mark: &OwnerMark) -> Result<Instance, OpError> {
 }
 
 /// The instance of a folder, as its process and its port tell.
-pub(super) fn instance(
-    site: &Site,
-    owner: &OwnerFile,
-    alive: bool,
-    listeners: &Listeners,
-) -> Result<Instance, OpError> {
+pub(super) fn instance(site: &Site, owner: &OwnerFile, alive: bool, listeners: &Listeners) -> Instance {
     let uid = owner.mark().uid;
     let folder = site.folder(&uid);
+    let (generated, complaint) = match auth::generated(&folder) {
+        Ok(generated) => (generated, None),
+        Err(error) => (None, Some(Complaint { reason: Reason::InstanceUnknown, detail: error.detail.into() })),
+    };
+    let listens = alive && listeners.include(owner.address());
     let state = if alive {
         // Stopped by a signal it still listens: whether it answers is for the probes to tell.
-        if listeners.include(owner.address()) { InstanceState::Running } else { InstanceState::Starting }
+        match (listens, &complaint) {
+            // Clients that have its credentials are served; we have none for others.
+            (true, Some(_)) => InstanceState::Unknown,
+            (true, None) => InstanceState::Running,
+            (false, _) => InstanceState::Starting,
+        }
     } else {
         let young = SystemTime::now().duration_since(owner.created_at()).is_ok_and(|age| age < STARTS_WITHIN);
         let never_started = !folder.join(RECORD).try_exists().unwrap_or(true);
         if young && never_started { InstanceState::Starting } else { InstanceState::Stopped }
     };
-    let endpoint = (state == InstanceState::Running).then(|| Endpoint {
+    let endpoint = listens.then(|| Endpoint {
         scheme: Scheme::Http,
         host: reachable(owner.listen).to_string().into(),
         port: owner.port,
     });
-    Ok(Instance {
+    Instance {
         provider_id: provider_id(site, &uid),
         state,
         endpoint,
-        generated: auth::generated(&folder)?,
+        generated,
         outdated: if alive { outdated(site, owner, &folder) } else { None },
         created_at: Some(owner.created_at()),
-        complaint: None,
-    })
+        complaint,
+    }
 }
 
 /// In which way a Squid that runs is not what the entry would start now. What cannot be compared is not told.
@@ -97,6 +103,6 @@ fn outdated(site: &Site, owner: &OwnerFile, folder: &Path) -> Option<Arc<str>> {
 }
 
 /// The entry has one host, named like itself.
-fn provider_id(site: &Site, uid: &Uid) -> Arc<str> {
+pub(super) fn provider_id(site: &Site, uid: &Uid) -> Arc<str> {
     format!("process://{0}/{0}/{uid}", site.entry.name).into()
 }

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::providers::{AllowedDestination, Auth};
 
+mod damage;
 mod life;
 mod reach;
 mod trouble;

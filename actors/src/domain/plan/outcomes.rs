@@ -215,6 +215,14 @@ impl Observed {
             }
             (Sight::Present(_) | Sight::Unseen | Sight::Absent, _) => {}
         }
+        // Nor is it evidence that it has no credentials, where the backend cannot tell.
+        if let Sight::Present(before) = &self.sight
+            && instance.state == InstanceState::Unknown
+            && before.provider_id == instance.provider_id
+            && instance.generated.is_none()
+        {
+            instance.generated.clone_from(&before.generated);
+        }
         let another = self.provider_id().is_some_and(|id| id != instance.provider_id);
         if another || matches!(self.sight, Sight::Absent) {
             self.forget_verdict();

@@ -2,15 +2,16 @@
 
 use std::collections::HashSet;
 
+use super::states::{assert_is_a_failed_look, assert_is_kept};
 use super::{
     Breakage, ConformanceRig, all_rows, eventually, exactly_one, gone, listed, made, made_by, running, skipped,
     unlisted,
 };
 use crate::domain::error::Class;
-use crate::domain::id::OperatorId;
-use crate::domain::instance::OwnerMark;
+use crate::domain::id::{OperatorId, ProviderName};
+use crate::domain::instance::{Listed, OwnerMark};
 
-pub async fn a_list_that_cannot_be_read_whole_is_an_error(rig: &dyn ConformanceRig) {
+pub async fn a_list_that_cannot_be_read_whole_is_an_error_or_shows_what_it_could_not_read(rig: &dyn ConformanceRig) {
     let marks = [rig.mark(), rig.mark()];
     for mark in &marks {
         made(rig, mark).await;
@@ -29,6 +30,11 @@ pub async fn a_list_that_cannot_be_read_whole_is_an_error(rig: &dyn ConformanceR
                     "a list of {asked:?} that fails answers {:?}: {error}",
                     error.class
                 ),
+                Ok(list) if breakage == Breakage::OnePart => {
+                    for mark in &marks {
+                        nothing_looks_absent(rig, asked, mark, &list).await;
+                    }
+                }
                 Ok(list) => panic!("{breakage:?} cannot be read, and a list of {asked:?} answers {list:?}"),
             }
         }
@@ -40,6 +46,25 @@ pub async fn a_list_that_cannot_be_read_whole_is_an_error(rig: &dyn ConformanceR
     }
     for mark in &marks {
         gone(rig, mark).await;
+    }
+}
+
+/// What follows a uid in the list of its entry finds it there, and kept. A list of everything may leave out what has no
+/// mark that can be read: `get` then says so.
+pub(super) async fn nothing_looks_absent(
+    rig: &dyn ConformanceRig,
+    asked: Option<&ProviderName>,
+    mark: &OwnerMark,
+    list: &[Listed],
+) {
+    let of_uid: Vec<_> = list.iter().filter(|row| row.mark.entry == mark.entry && row.mark.uid == mark.uid).collect();
+    match (of_uid.as_slice(), asked) {
+        ([row], _) => assert_is_kept("list", &row.instance),
+        ([], None) => match rig.backend().get(mark).await {
+            Err(error) => assert_is_a_failed_look("get", &error),
+            Ok(instance) => panic!("a list of everything is without {instance:?}: {list:?}"),
+        },
+        (rows, _) => panic!("rows of {}: {rows:?}", mark.uid),
     }
 }
 

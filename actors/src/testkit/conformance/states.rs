@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use super::lists::nothing_looks_absent;
 use super::{ConformanceRig, all_rows, eventually, exactly_one, gone, listed, made, rows, running, skipped};
 use crate::domain::error::{Class, OpError};
 use crate::domain::instance::{Instance, InstanceState};
@@ -73,10 +74,7 @@ pub async fn an_instance_that_cannot_be_read_is_never_stopped_or_absent(rig: &dy
     }
     for entry in [Some(&mark.entry), None] {
         match backend.list(&mark.operator, entry).await {
-            Ok(list) => match list.iter().find(|row| row.mark == mark) {
-                Some(row) => assert_is_kept("list", &row.instance),
-                None => panic!("a list without what cannot be read: {list:?}"),
-            },
+            Ok(list) => nothing_looks_absent(rig, entry, &mark, &list).await,
             Err(error) => assert_is_a_failed_look("list", &error),
         }
     }
@@ -131,14 +129,14 @@ pub async fn two_looks_at_an_instance_that_did_not_change_are_equal(rig: &dyn Co
 }
 
 /// In doubt it lives: what is stopped or on its way out is made anew.
-fn assert_is_kept(what: &str, instance: &Instance) {
+pub(super) fn assert_is_kept(what: &str, instance: &Instance) {
     match instance.state {
         InstanceState::Running | InstanceState::Starting | InstanceState::Paused | InstanceState::Unknown => {}
         InstanceState::Stopped | InstanceState::Deleting => panic!("{what} gives it up: {instance:?}"),
     }
 }
 
-fn assert_is_a_failed_look(what: &str, error: &OpError) {
+pub(super) fn assert_is_a_failed_look(what: &str, error: &OpError) {
     match error.class {
         Class::Transient | Class::Permanent => {}
         Class::NotFound => panic!("{what} calls absent what it cannot read: {error}"),

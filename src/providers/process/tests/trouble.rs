@@ -8,7 +8,12 @@ use futures::future::join_all;
 
 use super::*;
 
-fn assert_told<T: std::fmt::Debug>(answer: Result<T, OpError>, class: Class, reason: Reason, words: &[&str]) {
+pub(super) fn assert_told<T: std::fmt::Debug>(
+    answer: Result<T, OpError>,
+    class: Class,
+    reason: Reason,
+    words: &[&str],
+) {
     let error = answer.expect_err("an error");
     assert_eq!((error.class, error.reason), (class, reason), "{error}");
     for word in words {
@@ -171,50 +176,34 @@ async fn a_folder_without_a_mark_is_not_ours_unless_it_is_empty() {
 }
 
 #[tokio::test]
-async fn a_damaged_mark_makes_the_list_an_error_that_names_it() {
-    let Some(rig) = rig() else { return };
-    let (good, _) = rig.made().await;
-    let (mark, _) = rig.made().await;
-    let path = rig.folder(&mark).join(directory::OWNER);
-    for damaged in ["", "{}", "{\"operator\":", "\0"] {
-        fs::write(&path, damaged).expect("a file");
-        let named = path.to_string_lossy().into_owned();
-        assert_told(
-            rig.process().list(&mark.operator, Some(&mark.entry)).await,
-            Class::Transient,
-            Reason::Internal,
-            &[&named],
-        );
-        assert_told(rig.process().get(&mark).await, Class::Transient, Reason::Internal, &[&named]);
-        assert_told(rig.process().delete(&mark).await, Class::Transient, Reason::Internal, &[&named]);
-        assert_eq!(rig.children(&mark).len(), 1, "something was ended without a mark");
-    }
-    assert_eq!(rig.state(&good).await, InstanceState::Running);
-
-    fs::remove_file(&path).expect("a file");
-    let pid_is_named = "no owner mark";
-    assert_told(
-        rig.process().list(&mark.operator, Some(&mark.entry)).await,
-        Class::Transient,
-        Reason::Internal,
-        &[pid_is_named],
-    );
-}
-
-#[tokio::test]
 async fn a_state_directory_that_is_away_is_an_error_and_not_emptiness() {
     let Some(rig) = rig() else { return };
     let (mark, _) = rig.made().await;
     let base = rig.dir.path().join("process");
     let away = rig.dir.path().join("away");
     fs::rename(&base, &away).expect("a rename");
-    assert_told(
-        rig.process().list(&mark.operator, Some(&mark.entry)).await,
-        Class::Transient,
-        Reason::StorageNotFound,
-        &["mounted"],
-    );
+    let (process, told, pid) = (rig.process(), ["mounted"], rig.pid(&mark));
+    let never = rig.mark();
+    // Nothing in its place, or what a mount point is without its mount.
+    for is_there in [false, true] {
+        if is_there {
+            fs::create_dir_all(base.join("local")).expect("a directory");
+        }
+        for entry in [Some(&mark.entry), None] {
+            assert_told(process.list(&mark.operator, entry).await, Class::Transient, Reason::StorageNotFound, &told);
+        }
+        for mark in [&mark, &never] {
+            assert_told(process.get(mark).await, Class::Transient, Reason::StorageNotFound, &told);
+            assert_told(process.create(&rig.spec(mark)).await, Class::Transient, Reason::StorageNotFound, &told);
+            assert_told(process.delete(mark).await, Class::Transient, Reason::StorageNotFound, &told);
+        }
+        assert_told(process.check().await, Class::Transient, Reason::StorageNotFound, &told);
+        assert_eq!(rig.pid(&mark), pid, "a squid was ended or made beside it");
+    }
+    fs::remove_dir(base.join("local")).expect("nothing was made in it");
+    fs::remove_dir(&base).expect("nothing was made in it");
     fs::rename(&away, &base).expect("a rename");
+    assert_eq!(rig.state(&mark).await, InstanceState::Running);
     assert_eq!(rig.process().list(&mark.operator, Some(&mark.entry)).await.expect("a list").len(), 1);
 
     let missing = ProcessBackend::new(rig.entry.clone(), &rig.dir.path().join("missing"), []);

@@ -41,6 +41,26 @@ fn the_last_words_of_one_that_stopped_are_a_warning_before_it_is_made_anew() {
 }
 
 #[test]
+fn an_instance_of_which_nothing_can_be_read_keeps_the_credentials_that_it_is_known_to_have() {
+    let mut life = Life::ready();
+    let told = Instance { generated: Some(credentials("g")), ..running("1") };
+    life.tell(|seen, now| seen.on_listed(Some(&told), now));
+    let unread = complaining(
+        instance("1", InstanceState::Unknown, None),
+        Reason::InstanceUnknown,
+        "its owner mark is not readable",
+    );
+    life.tell(|seen, now| seen.on_listed(Some(&unread), now));
+    let Serving::Offer(route) = &life.plan.serving else { panic!("{:?}", life.plan) };
+    assert_eq!(route.credentials, Some(credentials("g")));
+    assert_eq!(life.condition(ConditionType::Provisioned), (Truth::True, Reason::InstanceUnknown));
+    // One that says that it has none has none.
+    life.tell(|seen, now| seen.on_listed(Some(&running("1")), now));
+    let Serving::Offer(route) = &life.plan.serving else { panic!("{:?}", life.plan) };
+    assert_eq!(route.credentials, None);
+}
+
+#[test]
 fn a_complaint_about_one_that_serves_is_told_and_decides_nothing() {
     let mut life = Life::ready();
     let dying = complaining(starting(), Reason::CrashLooping, "squid ended with exit code 1");

@@ -76,7 +76,7 @@ Durations are written 15s, 10m, 1h30m or 500ms.";
 /// tunnelling through each proxy to know that it works, and leases the healthy ones over HTTP.
 #[expect(clippy::doc_markdown, reason = "the comments are the help text, which has no markup")]
 #[derive(Debug, Clone, Parser)]
-#[command(name = "egress-proxies-operator", version, args_override_self = true, after_help = "Use --help for the reasons, units and examples.", after_long_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "egress-proxies-operator", version, args_override_self = true, allow_negative_numbers = true, after_help = "Use --help for the reasons, units and examples.", after_long_help = EXAMPLES, max_term_width = 110)]
 pub struct Args {
     /// Providers config, YAML
     ///

@@ -84,7 +84,7 @@ impl Cluster {
             Some(given) => given,
             None => identity.operator_id(&clients.cluster_uid().await?, namespace.as_deref())?,
         };
-        let events = Arc::new(Events::new(clients.calls().clone(), &identity));
+        let events = Arc::new(Events::new(clients.calls().clone(), &identity, operator.clone()));
         Ok(Self { clients, events, identity, operator, namespace, seen: Seen::default() })
     }
 

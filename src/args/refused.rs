@@ -68,6 +68,10 @@ mod tests {
                     "unexpected argument '--state-dirs' found; tip: a similar argument exists: '--state-dir'; {HELP}"
                 ),
             ),
+            (
+                &["--health-workers", "-1"],
+                format!("invalid value '-1' for '--health-workers <N>': -1 is not in 1..=10000; {HELP}"),
+            ),
             (&["--tls-cert"], format!("a value is required for '--tls-cert <FILE>' but none was supplied; {HELP}")),
         ] {
             let error = Args::try_read([&["x"], line].concat()).expect_err("refused");

@@ -112,11 +112,17 @@ pub fn load(path: &Path) -> Result<Loaded, ProvidersError> {
     parse(path, &read(path)?)
 }
 
+const HOW_TO_BEGIN: &str = "pass --providers-config FILE; one with `providers: []` will do where all Proxies are external, \
+                            and config/samples has examples of entries";
+
 /// The bytes of the file, with a bound.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, ProvidersError> {
     let unreadable = |why: String| ProvidersError::Unreadable { path: path.to_owned(), why };
     let cannot = |error: std::io::Error| unreadable(format!("cannot be read ({error})"));
-    let file = std::fs::File::open(path).map_err(cannot)?;
+    let file = std::fs::File::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => unreadable(format!("cannot be read ({error}); {HOW_TO_BEGIN}")),
+        _ => cannot(error),
+    })?;
     let mut bytes = Vec::new();
     file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.len() as u64 > LARGEST_FILE {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use egress_actors::domain::error::OpError;
+use egress_actors::domain::id::OperatorId;
 use egress_actors::domain::reason::Reason;
 use egress_actors::kit::supervisor::ChildSpec;
 use egress_actors::kit::task::task;
@@ -27,6 +28,7 @@ use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
+use super::records::is_ours;
 use super::{Identity, NAME, failure};
 use crate::crd::API_VERSION;
 use crate::crd::provider_health::ProviderHealth;
@@ -47,6 +49,7 @@ const NOTE_MAX: usize = 1024;
 pub(super) struct Events {
     client: Client,
     instance: Arc<str>,
+    operator: OperatorId,
     queue: mpsc::Sender<Event>,
     /// Taken by the writer while it runs.
     queued: Arc<Mutex<Queued>>,
@@ -72,10 +75,16 @@ struct First {
 }
 
 impl Events {
-    pub(super) fn new(client: Client, identity: &Identity) -> Self {
+    pub(super) fn new(client: Client, identity: &Identity, operator: OperatorId) -> Self {
         let (queue, events) = mpsc::channel(PLACES);
         let instance = identity.pod.as_ref().map_or_else(|| identity.replica.clone(), |pod| pod.name.clone());
-        Self { client, instance, queue, queued: Arc::new(Mutex::new(Queued { events, first: HashMap::new() })) }
+        Self {
+            client,
+            instance,
+            operator,
+            queue,
+            queued: Arc::new(Mutex::new(Queued { events, first: HashMap::new() })),
+        }
     }
 
     /// Writes what is queued, one after the other.
@@ -136,14 +145,15 @@ impl Events {
         Ok(made.metadata.name.unwrap_or_default())
     }
 
-    /// With its uid, by which `kubectl describe` looks for events. An event without one is better than none.
+    /// With its uid, by which `kubectl describe` looks for events. An event without one is better than none, and than one
+    /// on the object of another operator that has the name.
     async fn regarding(&self, about: &Subject) -> ObjectReference {
         let mut object = subject(about);
         if let Subject::Provider(entry) = about {
             let healths: Api<ProviderHealth> = Api::all(self.client.clone());
             let found = healths.get_metadata_opt(entry.as_str());
             let found = failure::call("read the ProviderHealth of an event", found).await.ok().flatten();
-            object.uid = found.and_then(|found| found.metadata.uid);
+            object.uid = found.and_then(|found| uid_if_ours(found.metadata, &self.operator));
         }
         object
     }
@@ -221,6 +231,10 @@ fn subject(about: &Subject) -> ObjectReference {
     }
 }
 
+fn uid_if_ours(found: ObjectMeta, operator: &OperatorId) -> Option<String> {
+    if is_ours(&found, operator) { found.uid } else { None }
+}
+
 fn cut(note: &str) -> String {
     if note.len() <= NOTE_MAX {
         return note.to_owned();
@@ -232,6 +246,19 @@ fn cut(note: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crd::OWNER;
+
+    #[test]
+    fn an_event_is_not_told_on_the_provider_health_of_another_operator() {
+        let operator = OperatorId::parse("op-1").unwrap();
+        let found = |owner: &str| ObjectMeta {
+            uid: Some("u-1".to_owned()),
+            annotations: Some([(OWNER.to_owned(), owner.to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        assert_eq!(uid_if_ours(found("op-1"), &operator).as_deref(), Some("u-1"));
+        assert_eq!(uid_if_ours(found("op-2"), &operator), None);
+    }
 
     #[test]
     fn a_long_note_is_cut_to_what_the_api_server_takes() {

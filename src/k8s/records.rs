@@ -23,6 +23,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use self::healths::Healths;
+pub(super) use self::healths::is_ours;
 use super::seen::Seen;
 use super::{NAME, failure};
 use crate::crd::proxy::Proxy;

@@ -40,7 +40,7 @@ const ACTORS: &str = "
     proxy     <- domain, ports, kit, names, election::Claim, board, host
     proxy     <- leases::LeasesHandle, probes::ProbesHandle, events::EventsHandle, records::RecordsHandle
     proxy     <- probes::Track                  -- what the pool is told
-    proxy     <- providers::Directory           -- the cell in which it finds an entry's hosts
+    proxy     <- providers::Directory, providers::EntryCard -- the cell in which it finds an entry's hosts
     proxies   <- domain, ports, kit, names, proxy
     proxies   <- board::ProxyView               -- the recorded status of what starts is shown there
     watch     <- domain, ports, kit, names, proxies::ProxiesHandle, leases::LeasesHandle

@@ -89,7 +89,10 @@ fn kinds(text: &str) -> Result<Vec<Kind>, Refused> {
             unknown => Err(Refused::new(
                 word.referenced,
                 at,
-                format!("unknown type `{unknown}`; the types are process, kubernetes, {}", KNOWN_TYPES.join(", ")),
+                format!(
+                    "unknown type `{unknown}`; the types are process and kubernetes (known, but not in this version: {})",
+                    KNOWN_TYPES.join(", ")
+                ),
             )),
         }
     };

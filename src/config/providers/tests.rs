@@ -57,7 +57,7 @@ fn each_bad_file_is_refused_with_line_path_and_reason() {
         // Types.
         ("providers:\n- name: a\n  type: kvm2\n  ssh: {user: u}\n".into(), "3:9: providers[0].type: type `kvm2` is not available in this version; this version has `process` and `kubernetes`".into()),
         ("providers:\n- {type: proxmox}\n".into(), "2:10: providers[0].type: type `proxmox` is not available in this version; this version has `process` and `kubernetes`".into()),
-        ("providers:\n- {name: a, type: squid}\n".into(), "2:19: providers[0].type: unknown type `squid`; the types are process, kubernetes, kvm, kvm2, gcp, proxmox".into()),
+        ("providers:\n- {name: a, type: squid}\n".into(), "2:19: providers[0].type: unknown type `squid`; the types are process and kubernetes (known, but not in this version: kvm, kvm2, gcp, proxmox)".into()),
         // Ports.
         (ports("[1]"), "4:10: providers[0].ports: expected a single value, not a list and not fields".into()),
         (ports("~"), "4:10: providers[0].ports: null is not allowed here".into()),
@@ -99,7 +99,8 @@ fn a_file_that_is_no_text_and_one_without_end_are_refused() {
     let error = load(Path::new("/nowhere/p.yaml")).expect_err("absent");
     assert_eq!(
         error.to_string(),
-        "providers config /nowhere/p.yaml: cannot be read (No such file or directory (os error 2))"
+        "providers config /nowhere/p.yaml: cannot be read (No such file or directory (os error 2)); pass --providers-config FILE; one with \
+         `providers: []` will do where all Proxies are external, and config/samples has examples of entries"
     );
 }
 

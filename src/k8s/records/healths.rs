@@ -56,6 +56,11 @@ enum Owner {
     Another,
 }
 
+/// True if it is this operator's, and not that of another one that was there first.
+pub(in crate::k8s) fn is_ours(metadata: &ObjectMeta, operator: &OperatorId) -> bool {
+    owner(metadata, operator) != Owner::Another
+}
+
 fn owner(metadata: &ObjectMeta, operator: &OperatorId) -> Owner {
     match metadata.annotations.as_ref().and_then(|annotations| annotations.get(OWNER)) {
         Some(id) if id == operator.as_str() => Owner::Us,
@@ -178,7 +183,7 @@ impl Healths {
         let (all, params) = (self.all(), ListParams::default());
         let listed = failure::call("list ProviderHealths", all.list_metadata(&params)).await?;
         let found = listed.items.into_iter().filter_map(|found| {
-            let is_ours = owner(&found.metadata, &self.operator) != Owner::Another;
+            let is_ours = is_ours(&found.metadata, &self.operator);
             // What no entry can be called is not ours.
             Some(FoundHealth { entry: ProviderName::parse(found.metadata.name.as_deref()?).ok()?, is_ours })
         });

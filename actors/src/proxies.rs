@@ -380,8 +380,7 @@ impl Proxies {
 
     fn forget(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         let Some(member) = self.members.remove(key) else { return };
-        self.timers.cancel(&Alarm::Wake(key.clone()));
-        self.timers.cancel(&Alarm::LetGo(key.clone()));
+        self.disarm(key);
         // What is not running leaves the tree with this.
         ctx.stop_child(&child_id(key));
         self.take_back(&member);

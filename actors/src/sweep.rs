@@ -117,14 +117,14 @@ type Pass = u64;
 
 #[derive(Debug)]
 enum SweepMsg {
+    /// Whether the fleet is known, before anything is listed.
+    Known(HostName, Pass, bool),
     /// A host was listed.
     Stocked(HostName, Pass, Result<Stock, OpError>),
     /// The fleet said who lives.
     Called(HostName, Pass, Box<Stock>, Option<Roll>),
     /// The live look at an orphan's Proxy ended.
     OwnerLooked(HostName, Pass, Done<Result<bool, OpError>>),
-    /// Whether the fleet is known, before anything is listed.
-    Known(HostName, Pass, bool),
     /// A deletion, or a look after one, ended.
     Ended(HostName, Pass, OpOutcome),
     Timer(Fired<Alarm>),

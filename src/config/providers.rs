@@ -112,7 +112,7 @@ pub fn load(path: &Path) -> Result<Loaded, ProvidersError> {
     parse(path, &read(path)?)
 }
 
-const HOW_TO_BEGIN: &str = "pass --providers-config FILE; one with `providers: []` will do where all Proxies are external, \
+const HOW_TO_BEGIN: &str = "correct --providers-config, or make the file: `providers: []` will do where all Proxies are external, \
                             and config/samples has examples of entries";
 
 /// The bytes of the file, with a bound.

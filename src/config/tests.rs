@@ -54,7 +54,7 @@ fn flags_that_do_not_go_together_are_refused_with_the_way_out() {
         (&["--standalone", "@/m", "--state-dir", "@/p.yaml"], "--state-dir @/p.yaml: is not a directory; pass a directory, new or our own".into()),
         (&["--standalone", "@/m", "--state-dir", "@/m"], "--state-dir @/m: is the directory of the manifests, which is only ever read; pass another directory".into()),
         (&["--standalone", "@/m", "--state-dir", "@/s"], "--providers-config: is needed; pass the path of a providers config (config/samples/ has some)".into()),
-        (&["--standalone", "@/m", "--state-dir", "@/s", "--providers-config", "@/none"], "providers config @/none: cannot be read (No such file or directory (os error 2)); pass --providers-config FILE; one with `providers: []` will do where all Proxies are external, and config/samples has examples of entries".into()),
+        (&["--standalone", "@/m", "--state-dir", "@/s", "--providers-config", "@/none"], "providers config @/none: cannot be read (No such file or directory (os error 2)); correct --providers-config, or make the file: `providers: []` will do where all Proxies are external, and config/samples has examples of entries".into()),
         (&["--standalone", "@/m", "--state-dir", "@/s", "--providers-config", "@/bad.yaml"], "providers config @/bad.yaml:1:12: providers: expected a list (`[..]`, or lines that start with `- `)".into()),
     ];
     for (flags, expected) in rows {

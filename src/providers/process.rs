@@ -42,6 +42,7 @@ mod evidence;
 mod get;
 mod list;
 mod mark;
+mod oneshot;
 mod port;
 mod spawn;
 mod steps;

@@ -38,7 +38,8 @@ impl Opener {
                     backend: format!("process/{}", self.state_dir.display()).into(),
                     hosts: vec![HostEntry {
                         // An entry without hosts has one, named like itself.
-                        name: HostName::parse(process.name.as_str()).expect("both names have the same pattern"),
+                        name: HostName::parse(process.name.as_str())
+                            .expect("what an entry may be called a host may be called"),
                         ids: format!("process://{0}/{0}/", process.name).into(),
                         capacity: Some(capacity),
                         slots: SLOTS,
@@ -58,7 +59,8 @@ impl Opener {
                     revision: entry.revision(),
                     backend: format!("kubernetes/{}", pods.namespace).into(),
                     hosts: vec![HostEntry {
-                        name: HostName::parse(pods.name.as_str()).expect("both names have the same pattern"),
+                        name: HostName::parse(pods.name.as_str())
+                            .expect("what an entry may be called a host may be called"),
                         ids: format!("kubernetes://{0}/{0}/{1}/", pods.name, pods.namespace).into(),
                         capacity: None,
                         slots: kubernetes::SLOTS,

@@ -43,8 +43,8 @@ pub fn is_early(seats: &[Seat<'_>], placement: &Placement, patient: bool) -> boo
     placement.zone.is_none() && unchecked && (patient || !well)
 }
 
-/// Picks the host with the most free places among those that passed their check. A host that is named by `placement.zone` is taken even
-/// while it is not well: somebody wants that one, and it may come back.
+/// Picks the host with the most free places among those that passed their check. A host that is named by
+/// `placement.zone` is taken even while it is not well: somebody wants that one, and it may come back.
 pub fn host_for(
     entry: &ProviderName,
     seats: &[Seat<'_>],

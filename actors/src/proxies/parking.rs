@@ -73,10 +73,16 @@ impl Proxies {
         self.members.get(key).is_some_and(|member| matches!(member.life, Life::Parked))
     }
 
+    /// What was to be tried again is not: the object is another one, or wants something else.
+    pub(super) fn disarm(&mut self, key: &ProxyKey) {
+        for alarm in [Alarm::Wake, Alarm::LetGo, Alarm::GiveUp] {
+            self.timers.cancel(&alarm(key.clone()));
+        }
+    }
+
     pub(super) fn wake(&mut self, key: &ProxyKey, ctx: &mut Ctx<ProxiesMsg>) {
         if self.is_parked(key) {
-            self.timers.cancel(&Alarm::Wake(key.clone()));
-            self.timers.cancel(&Alarm::LetGo(key.clone()));
+            self.disarm(key);
             tracing::info!(proxy = %key, "parked proxy is tried again");
             self.start(key, ctx);
         }

@@ -92,6 +92,19 @@ async fn what_a_parked_proxy_leaves_is_told_though_events_cannot_be_written_just
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_parked_proxy_whose_skip_cleanup_is_taken_back_in_time_is_not_given_up() {
+    let world = parked().await;
+    world.sink.refuse(Some(OpError::transient(Reason::APIError, "the API server is away")));
+    world.store.edit("px-1", |desired| desired.annotations.skip_cleanup = true);
+    world.store.delete("px-1");
+    pass(5 * SECOND).await;
+    world.store.edit("px-1", |desired| desired.annotations.skip_cleanup = false);
+    world.sink.refuse(None);
+    pass(5 * MINUTE).await;
+    assert!(world.store.exists("px-1") && is_parked(&world), "its instance is there, and nobody gives it up");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_finalizer_that_cannot_be_dropped_just_now_does_not_hold_a_given_up_proxy_for_long() {
     let world = parked().await;
     world.store.refuse("release", Some(OpError::transient(Reason::APIError, "the API server is away")));

@@ -99,7 +99,7 @@ fn a_file_that_is_no_text_and_one_without_end_are_refused() {
     let error = load(Path::new("/nowhere/p.yaml")).expect_err("absent");
     assert_eq!(
         error.to_string(),
-        "providers config /nowhere/p.yaml: cannot be read (No such file or directory (os error 2)); pass --providers-config FILE; one with \
+        "providers config /nowhere/p.yaml: cannot be read (No such file or directory (os error 2)); correct --providers-config, or make the file: \
          `providers: []` will do where all Proxies are external, and config/samples has examples of entries"
     );
 }

@@ -1,7 +1,7 @@
 //! Check: can this entry make another instance? Takes no turn, and no permit that operations wait for.
 
 use std::io;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use egress_actors::domain::reason::Reason;
 use tokio::process::Command;
 
 use super::auth::Wanted;
-use super::{Site, directory, errors, port, spawn, steps};
+use super::{Site, directory, errors, oneshot, port, spawn, steps};
 
 /// `squid -v` takes 0.01 s.
 const VERSION_LIMIT: Duration = Duration::from_secs(5);
@@ -26,15 +26,17 @@ pub(super) async fn check(site: &Arc<Site>) -> Result<(), OpError> {
 
     let binary = &site.entry.binary;
     let mut version = Command::new(binary);
-    version.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    match tokio::time::timeout(VERSION_LIMIT, version.status()).await {
-        Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(status)) => Err(errors::binary_missing(binary, &format!("does not run (`-v`: {status})"))),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+    version.arg("-v").stderr(Stdio::null());
+    match oneshot::run(version, VERSION_LIMIT).await {
+        Ok(Some(Output { status, .. })) if status.success() => Ok(()),
+        Ok(Some(Output { status, .. })) => {
+            Err(errors::binary_missing(binary, &format!("does not run (`-v`: {status})")))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(errors::binary_missing(binary, "does not exist, or its interpreter does not"))
         }
-        Ok(Err(error)) => Err(errors::binary_missing(binary, &format!("cannot be executed ({error})"))),
-        Err(_) => {
+        Err(error) => Err(errors::binary_missing(binary, &format!("cannot be executed ({error})"))),
+        Ok(None) => {
             let detail = format!("`{} -v` did not end within {VERSION_LIMIT:?}", binary.display());
             Err(OpError::transient(Reason::Timeout, detail))
         }

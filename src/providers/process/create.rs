@@ -16,7 +16,7 @@ use super::directory::{self, CACHE_LOG, Folder, OUTPUT, OWNER, Readers};
 use super::evidence::{self, Listeners};
 use super::mark::OwnerFile;
 use super::steps::{self, Turn};
-use super::{Site, delete, get, port, spawn};
+use super::{Site, delete, get, oneshot, port, spawn};
 use crate::providers::squid_words::words_of_squid;
 
 /// Squid listens after 0.1 s; a machine that needs longer is told `Starting`, and looked at again by the next list.
@@ -157,11 +157,10 @@ fn why_it_ended(site: &Site, uid: &Uid, port: u16) -> Result<End, OpError> {
 /// A configuration that Squid refuses is refused again at every try; other ends may be bad luck.
 async fn classify(site: &Arc<Site>, uid: &Uid, words: Option<String>) -> OpError {
     let mut parse = Command::new(&site.entry.binary);
-    parse.args(["-k", "parse", "-f"]).arg(site.conf(uid)).env_clear().stdin(std::process::Stdio::null());
-    let parsed = tokio::time::timeout(PARSE_LIMIT, parse.kill_on_drop(true).output()).await;
-    let refused = match parsed {
+    parse.args(["-k", "parse", "-f"]).arg(site.conf(uid)).stderr(std::process::Stdio::piped());
+    let refused = match oneshot::run(parse, PARSE_LIMIT).await {
         // One that was killed (a signal, no code) has refused nothing.
-        Ok(Ok(output)) if output.status.code().is_some_and(|code| code != 0) => {
+        Ok(Some(output)) if output.status.code().is_some_and(|code| code != 0) => {
             Some(words_of_squid(&String::from_utf8_lossy(&output.stderr)))
         }
         _ => None,

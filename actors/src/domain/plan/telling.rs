@@ -10,7 +10,7 @@ use super::observed::lives;
 use super::view::{Backing, Standing, View};
 use super::{Intent, Notice, Severity, Task};
 use crate::domain::error::OpError;
-use crate::domain::instance::InstanceState;
+use crate::domain::instance::{Instance, InstanceState};
 use crate::domain::reason::Reason;
 use crate::domain::status::{Condition, ConditionType, Phase, Status, Truth};
 use crate::domain::words;
@@ -190,8 +190,9 @@ fn trouble(view: &View<'_>) -> Option<Trouble> {
             return Some(Trouble { reason, message, lasting: true });
         }
     }
-    if view.removal_is_late() {
-        return Some(Trouble { reason: Reason::DeletionBlocked, message: late_removal(view), lasting: false });
+    if let Some(instance) = view.late_to_go() {
+        let message = late_removal(instance, view.settings.removed_within);
+        return Some(Trouble { reason: Reason::DeletionBlocked, message, lasting: false });
     }
     if let Some(latch) = &seen.latch {
         let host = if view.managed().is_some() { ", when its host passes a check that it failed," } else { "" };
@@ -223,14 +224,13 @@ fn meanwhile(view: &View<'_>, task: Task) -> &'static str {
     }
 }
 
-fn late_removal(view: &View<'_>) -> String {
-    let Sight::Present(instance) = &view.seen.sight else { return String::new() };
+fn late_removal(instance: &Instance, within: Duration) -> String {
     let complaint = instance.complaint.as_ref().map_or_else(String::new, |said| format!(": {}", said.detail));
     format!(
         "the backend accepted the removal of {} more than {} s ago and has not ended it{complaint}; see what holds it up \
          there, and end it there by force if its host or node is gone for good",
         instance.provider_id,
-        view.settings.removed_within.as_secs()
+        within.as_secs()
     )
 }
 
@@ -444,8 +444,9 @@ fn deleting(view: &View<'_>) -> Told {
         };
         return Told::new(Truth::False, Reason::DeletionBlocked, message);
     }
-    if view.removal_is_late() {
-        return Told::new(Truth::False, Reason::DeletionBlocked, format!("{}; {WAY_OUT}", late_removal(view)));
+    if let Some(instance) = view.late_to_go() {
+        let message = format!("{}; {WAY_OUT}", late_removal(instance, view.settings.removed_within));
+        return Told::new(Truth::False, Reason::DeletionBlocked, message);
     }
     if seen.removal.is_none() && !seen.cleaned && !view.settings.drain_timeout.is_zero() && !view.has_no_leases() {
         return Told::new(Truth::False, Reason::Deleting, "waiting for its leases to end, up to --drain-timeout");

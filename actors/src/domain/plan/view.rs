@@ -9,7 +9,7 @@ use crate::domain::clock::Now;
 use crate::domain::desired::{CloudInit, Desired, Endpoint, Flavor, Managed};
 use crate::domain::health::Verdict;
 use crate::domain::id::HostName;
-use crate::domain::instance::InstanceState;
+use crate::domain::instance::{Instance, InstanceState};
 use crate::domain::lease_book::Cordon;
 use crate::domain::reason::Reason;
 
@@ -215,13 +215,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The backend has accepted the removal long ago, and it still goes on.
-    pub(super) fn removal_is_late(&self) -> bool {
-        let removal = self.seen.removal.as_ref();
-        matches!(&self.seen.sight, Sight::Present(instance) if instance.state == InstanceState::Deleting)
-            && removal
-                .and_then(|removal| removal.accepted_at)
-                .is_some_and(|at| self.now.mono >= at + self.settings.removed_within)
+    /// The instance whose removal the backend accepted long ago, and which is still on its way out.
+    pub(super) fn late_to_go(&self) -> Option<&'a Instance> {
+        let Sight::Present(instance) = &self.seen.sight else { return None };
+        let accepted_at = self.seen.removal.as_ref()?.accepted_at?;
+        let late = self.now.mono >= accepted_at + self.settings.removed_within;
+        (late && instance.state == InstanceState::Deleting).then_some(instance)
     }
 
     /// The host as the object shows it, once it shows the finalizer too.

@@ -263,3 +263,22 @@ async fn a_state_directory_that_squid_cannot_read_is_told_before_anything_is_mad
     process.delete(&mark).await.expect("a delete");
     assert!(!blank.join("process").exists());
 }
+
+#[tokio::test]
+async fn a_check_that_is_late_leaves_nothing_of_what_it_started_behind() {
+    let Some(mut rig) = rig() else { return };
+    let told = rig.dir.path().join("pid");
+    rig.script(&format!("sleep 600 & echo $! > '{}'; wait", told.display()));
+    assert_told(rig.process().check().await, Class::Transient, Reason::Timeout, &["squid.sh -v"]);
+    let pid: u32 = fs::read_to_string(&told).expect("a pid").trim().parse().expect("a number");
+    // Not waited for by us: it is a zombie until whoever inherits it looks.
+    let ended = || match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    };
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !ended() {
+        assert!(std::time::Instant::now() < until, "{pid} runs on");
+        tokio::task::yield_now().await;
+    }
+}

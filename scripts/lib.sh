@@ -18,7 +18,21 @@ need() {
     program=${pair%%=*} package=${pair#*=}
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null 2>&1 || missing+=("$package")
   done
-  [ ${#missing[@]} -eq 0 ] && return 0
+  [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+}
+
+# need_packages PACKAGE ...: the same for packages that bring no program to look for.
+need_packages() {
+  local package missing=()
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+}
+
+# install PACKAGE ...: installs them, or says what to install.
+install() {
+  local missing=("$@")
   if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     die "Missing on this machine: ${missing[*]}
 Install them (Debian, Ubuntu: sudo apt-get install --no-install-recommends ${missing[*]}) and run this again."

@@ -4,4 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 need_cargo
-need squid=squid curl=curl jq=jq cc=gcc openssl=openssl "$@"
+need squid=squid curl=curl jq=jq cc=gcc openssl=openssl pkg-config=pkg-config "$@"
+# libvirt's client library, with its headers.
+pkg-config --exists libvirt || need_packages libvirt-dev

@@ -1,6 +1,7 @@
 //! The backends, one folder each. Each implements `egress_actors::ports::Backend` for one host.
 
 pub mod kubernetes;
+pub mod libvirt;
 pub mod process;
 
 pub mod passwords;

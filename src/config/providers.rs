@@ -17,7 +17,11 @@ use sha2::{Digest, Sha256};
 mod destination;
 mod file;
 mod kubernetes;
+mod libvirt;
 
+pub use self::libvirt::{
+    Firmware, Flavor, ImageFormat, ImageSource, LibvirtEntry, LibvirtHost, Ssh, VirtType, VmSize,
+};
 pub use self::kubernetes::{Effect, KubernetesEntry, Operator, PodSize, PullPolicy, Resources, Toleration};
 
 /// More than any config of sense; a file that never ends must not fill the memory.

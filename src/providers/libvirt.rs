@@ -1,0 +1,9 @@
+//! Providers `kvm` and `kvm2`: a virtual machine per Proxy on libvirt hosts that are reached over SSH.
+
+pub mod addresses;
+pub mod images;
+pub mod link;
+pub mod metadata;
+pub mod names;
+pub mod seed;
+pub mod xml;

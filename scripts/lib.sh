@@ -18,7 +18,7 @@ need() {
     program=${pair%%=*} package=${pair#*=}
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null 2>&1 || missing+=("$package")
   done
-  [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+  [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
 }
 
 # need_packages PACKAGE ...: the same for packages that bring no program to look for.
@@ -27,11 +27,11 @@ need_packages() {
   for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
-  [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+  [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
 }
 
-# install PACKAGE ...: installs them, or says what to install.
-install() {
+# apt_install PACKAGE ...: installs them, or says what to install.
+apt_install() {
   local missing=("$@")
   if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     die "Missing on this machine: ${missing[*]}

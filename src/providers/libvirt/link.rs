@@ -1,5 +1,541 @@
 //! The links to one host: SSH connections, the lanes over them, and what is still running there.
+//!
+//! ```text
+//!            SSH connection 1                      SSH connection 2, 3: on demand, one transfer or one check each
+//!  control   libvirt connection, 3 threads         bulk    libvirt connection, 1 thread
+//!  agent     libvirt connection, 2 threads         check   libvirt connection, 1 thread
+//!  storage   libvirt connection, 1 thread
+//! ```
+//! Every call has a deadline. A call that was dropped before it goes on, and its answer with it; one that passes it cuts
+//! its lane, and no other ([`lane`]). The exception is a late call to the pool: it stays, as the sign by which we see when
+//! the pool is back, and until then nothing more goes to that pool. What was cut still runs on the host, so it is counted,
+//! and at [`ledger::MOST`] of it the host is `Wedged`: one connection is opened then and left uncut, and nothing else is
+//! begun until it is up. (faults.md (i); ADR 15)
+//!
+//! Connections are made on first use, once for all who want them, and again when they are gone. Nothing here looks at
+//! libvirt's keep-alive or its event loop: who is silent is found by SSH and by the deadlines.
 
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use egress_actors::domain::error::OpError;
+use egress_actors::domain::reason::Reason;
+use egress_actors::names;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use metrics::{counter, gauge};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use self::bridge::{Bridge, SocketDir};
+use self::lane::{Core, Generation, Overseer, Whose};
+pub use self::lane::{LaneKind, Unanswered};
+pub use self::ledger::Awaited;
+use self::ledger::{Ledger, Refusal};
+use self::material::MaterialFiles;
+use self::rpc::{Libvirt, RpcError};
+use self::ssh::{SshConnection, SshLimits, SshTarget};
+use crate::dns::Dns;
+
+mod bridge;
+mod ffi;
 pub mod known_hosts;
+mod lane;
+mod ledger;
 pub mod material;
+pub mod rpc;
 pub mod ssh;
+
+pub use self::ffi::{AgentInterface, DhcpLease, agent_interfaces, dhcp_leases, domain_state, set_agent_timeout};
+
+/// Where libvirt listens: the monolithic daemon, then the modular one.
+const SOCKETS: [&str; 2] = ["/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock"];
+/// Between two tries of an uncut open, when the first was ended by its SSH connection.
+const CANARY_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Time limits of a link.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    pub ssh: SshLimits,
+    /// For the name of the host.
+    pub dns: Duration,
+    /// For the channel to libvirt's socket.
+    pub channel: Duration,
+    /// For `virConnectOpen`.
+    pub open: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            ssh: SshLimits::default(),
+            dns: Duration::from_secs(5),
+            channel: Duration::from_secs(5),
+            open: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Which host, and how.
+#[derive(Debug, Clone)]
+pub struct Destination {
+    pub provider: String,
+    pub host: String,
+    pub target: SshTarget,
+    /// Else the usual paths are tried in turn.
+    pub socket: Option<String>,
+}
+
+/// Why a call has no answer of libvirt's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkError {
+    /// There is no connection: nothing was begun.
+    NoLink(OpError),
+    /// Too many calls that were cut may still run on the host: nothing was begun.
+    Wedged,
+    /// A call to the pool has not come back: nothing was begun.
+    PoolStuck,
+    /// See [`Unanswered`]; with the call's name and its limit.
+    Unanswered(&'static str, Duration, Unanswered),
+    /// libvirt's own answer.
+    Rpc(RpcError),
+}
+
+type Dialling<T> = Shared<BoxFuture<'static, Result<T, LinkError>>>;
+
+/// One connection that is made once for all who want it.
+enum Slot<T> {
+    Empty,
+    /// With the number of the attempt.
+    Dialling(u64, Dialling<T>),
+    Up(T),
+}
+
+/// The links to one host.
+pub struct Link {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    to: Destination,
+    limits: Limits,
+    material: Arc<MaterialFiles>,
+    dns: Dns,
+    /// What the SSH connections and the timers of ordinary lanes run on, and those of transfers.
+    main: Handle,
+    bulk: Handle,
+    sockets: Mutex<Option<Arc<SocketDir>>>,
+    ssh: Mutex<Slot<SshConnection>>,
+    lanes: [Mutex<Slot<Arc<Generation>>>; 3],
+    ledger: Mutex<Ledger>,
+    next: AtomicU64,
+    own: Weak<Inner>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("to", &self.inner.to).finish_non_exhaustive()
+    }
+}
+
+/// What the host is known to be doing without us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    pub is_up: bool,
+    /// Calls that were given up and may still run there.
+    pub outstanding: usize,
+    pub is_wedged: bool,
+    pub is_pool_stuck: bool,
+}
+
+impl Link {
+    /// Touches nothing yet. Must be made inside a runtime, or be given one.
+    pub fn new(
+        to: Destination,
+        material: Arc<MaterialFiles>,
+        dns: Dns,
+        limits: Limits,
+        main: Handle,
+        bulk: Handle,
+    ) -> Self {
+        let inner = Arc::new_cyclic(|own| Inner {
+            to,
+            limits,
+            material,
+            dns,
+            main,
+            bulk,
+            sockets: Mutex::new(None),
+            ssh: Mutex::new(Slot::Empty),
+            lanes: std::array::from_fn(|_| Mutex::new(Slot::Empty)),
+            ledger: Mutex::default(),
+            next: AtomicU64::new(1),
+            own: own.clone(),
+        });
+        Self { inner }
+    }
+
+    /// Has a lane do some work of one or a few RPCs within `limit`, connections included. `rpc` names it in errors.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        kind: LaneKind,
+        rpc: &'static str,
+        limit: Duration,
+        work: impl FnOnce(&Libvirt<'_>) -> Result<T, RpcError> + Send + 'static,
+    ) -> Result<T, LinkError> {
+        let inner = &self.inner;
+        let deadline = Instant::now() + limit;
+        inner.admit(kind.awaits())?;
+        let lane = match tokio::time::timeout_at(deadline.into(), inner.generation(kind)).await {
+            Ok(lane) => lane?,
+            Err(_) => return Err(LinkError::Unanswered(rpc, limit, Unanswered::NotBegun)),
+        };
+        // Others may have been cut while we waited for the connection.
+        inner.admit(kind.awaits())?;
+        let answered = lane.submit(rpc, kind.awaits(), deadline, work);
+        let result = outcome(rpc, limit, answered.await);
+        if matches!(result, Ok(_) | Err(LinkError::Rpc(_))) {
+            inner.answered(kind);
+        }
+        result
+    }
+
+    /// A lane of its own over an SSH connection of its own, for one transfer or one check. It goes with the value.
+    pub async fn apart(&self, kind: LaneKind, limit: Duration) -> Result<Apart, LinkError> {
+        let inner = &self.inner;
+        inner.admit(kind.awaits())?;
+        let runtime = if kind == LaneKind::Bulk { &inner.bulk } else { &inner.main };
+        let own = inner.clone();
+        let task = runtime.spawn(async move {
+            let ssh = own.dial().await?;
+            let lane = own.open(kind, &ssh, Some(own.limits.open)).await?;
+            Ok(Apart { lane, ssh, inner: own })
+        });
+        let abort = AbortOnDrop(task.abort_handle());
+        let result = match tokio::time::timeout(limit, task).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(LinkError::NoLink(OpError::transient(Reason::Internal, "the dialling task ended"))),
+            Err(_) => Err(LinkError::Unanswered("virConnectOpen", limit, Unanswered::NotBegun)),
+        };
+        drop(abort);
+        result
+    }
+
+    pub fn standing(&self) -> Standing {
+        let is_up = matches!(&*lock(&self.inner.ssh), Slot::Up(ssh) if !ssh.is_closed());
+        let ledger = lock(&self.inner.ledger);
+        Standing {
+            is_up,
+            outstanding: ledger.outstanding(),
+            is_wedged: ledger.is_wedged(),
+            is_pool_stuck: ledger.is_pool_stuck(),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.inner.end();
+    }
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A lane over an SSH connection that nobody else uses.
+pub struct Apart {
+    lane: Arc<Generation>,
+    ssh: SshConnection,
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Apart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Apart").field("lane", &self.lane).finish_non_exhaustive()
+    }
+}
+
+impl Apart {
+    /// As [`Link::call`]; `awaited` is what this call waits for.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        awaited: Awaited,
+        rpc: &'static str,
+        limit: Duration,
+        work: impl FnOnce(&Libvirt<'_>) -> Result<T, RpcError> + Send + 'static,
+    ) -> Result<T, LinkError> {
+        self.inner.admit(awaited)?;
+        outcome(rpc, limit, self.lane.submit(rpc, awaited, Instant::now() + limit, work).await)
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        self.lane.end();
+        self.ssh.abort();
+    }
+}
+
+impl Inner {
+    fn admit(&self, awaited: Awaited) -> Result<(), LinkError> {
+        lock(&self.ledger).admit(awaited, Instant::now()).map_err(|refusal| match refusal {
+            Refusal::Wedged => LinkError::Wedged,
+            Refusal::PoolStuck => LinkError::PoolStuck,
+        })
+    }
+
+    fn answered(&self, kind: LaneKind) {
+        let mut ledger = lock(&self.ledger);
+        match kind {
+            LaneKind::Storage => ledger.pool_answers(),
+            LaneKind::Control => ledger.daemon_answers(Instant::now()),
+            LaneKind::Agent | LaneKind::Bulk | LaneKind::Check => {}
+        }
+    }
+
+    /// The lane's generation: the one that is up, or the one that is being opened, or a new one.
+    async fn generation(&self, kind: LaneKind) -> Result<Arc<Generation>, LinkError> {
+        let slot = match kind {
+            LaneKind::Control => &self.lanes[0],
+            LaneKind::Agent => &self.lanes[1],
+            LaneKind::Storage => &self.lanes[2],
+            LaneKind::Bulk | LaneKind::Check => unreachable!("these are opened by `apart`"),
+        };
+        let own = self.own.upgrade().ok_or_else(gone)?;
+        once(slot, &self.main, &self.next, |lane| !lane.has_ended(), async move {
+            let ssh = own.ssh().await?;
+            own.open(kind, &ssh, Some(own.limits.open)).await
+        })
+        .await
+    }
+
+    /// The SSH connection of control, agent and storage.
+    async fn ssh(&self) -> Result<SshConnection, LinkError> {
+        let own = self.own.upgrade().ok_or_else(gone)?;
+        let labels = [("provider", self.to.provider.clone()), ("host", self.to.host.clone())];
+        once(&self.ssh, &self.main, &self.next, |ssh| !ssh.is_closed(), async move {
+            let dialled = own.dial().await;
+            gauge!(names::HOST_LINK_UP, &labels).set(if dialled.is_ok() { 1.0 } else { 0.0 });
+            let ssh = dialled?;
+            let (closed, weak) = (ssh.clone(), own.own.clone());
+            tokio::spawn(async move {
+                closed.closed().await;
+                gauge!(names::HOST_LINK_UP, &labels).set(0.0);
+                counter!(names::HOST_LINK_TEARDOWNS_TOTAL).increment(1);
+                if let Some(inner) = weak.upgrade() {
+                    tracing::info!(provider = inner.to.provider, host = inner.to.host, "the SSH connection has ended");
+                    inner.end_lanes();
+                }
+            });
+            Ok(ssh)
+        })
+        .await
+    }
+
+    async fn dial(&self) -> Result<SshConnection, LinkError> {
+        let target = &self.to.target;
+        let material = self.material.read().await.map_err(LinkError::NoLink)?;
+        let addresses = self.dns.look_up(&target.address, self.limits.dns).await.map_err(|error| {
+            LinkError::NoLink(OpError::transient(Reason::Unreachable, format!("cannot find host `{}`: {error}", self.to.host)))
+        })?;
+        SshConnection::dial(target, &addresses, &material, &self.limits.ssh).await.map_err(LinkError::NoLink)
+    }
+
+    async fn open(
+        &self,
+        kind: LaneKind,
+        ssh: &SshConnection,
+        within: Option<Duration>,
+    ) -> Result<Arc<Generation>, LinkError> {
+        let paths: Vec<&str> = self.to.socket.as_deref().map_or_else(|| SOCKETS.to_vec(), |path| vec![path]);
+        let channel = ssh.open_socket(&paths, self.limits.channel).await.map_err(LinkError::NoLink)?;
+        let internal = |error: std::io::Error| {
+            LinkError::NoLink(OpError::transient(Reason::Internal, format!("cannot make a socket for libvirt: {error}")))
+        };
+        let dir = self.socket_dir().map_err(internal)?;
+        let bridge = Bridge::start(&dir, channel).map_err(internal)?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let whose = Whose { provider: self.to.provider.clone(), host: self.to.host.clone() };
+        let overseer = Arc::new(Seen { inner: self.own.clone(), provider: self.to.provider.clone(), host: self.to.host.clone() });
+        match Generation::open(kind, number, whose, bridge, within, overseer).await {
+            Ok(generation) => Ok(generation),
+            Err(Unanswered::Broken(Some(error))) if !error.is_broken_connection() => Err(LinkError::Rpc(error)),
+            Err(unanswered) => {
+                if unanswered == Unanswered::Late {
+                    self.lost(Awaited::Daemon, kind, "virConnectOpen");
+                }
+                Err(LinkError::Unanswered("virConnectOpen", within.unwrap_or_default(), unanswered))
+            }
+        }
+    }
+
+    fn socket_dir(&self) -> std::io::Result<Arc<SocketDir>> {
+        let mut kept = lock(&self.sockets);
+        if let Some(dir) = &*kept {
+            return Ok(dir.clone());
+        }
+        let dir = Arc::new(SocketDir::new()?);
+        *kept = Some(dir.clone());
+        Ok(dir)
+    }
+
+    /// A call was cut and may go on without us.
+    fn lost(&self, awaited: Awaited, kind: LaneKind, rpc: &'static str) {
+        let (wedges, outstanding) = {
+            let mut ledger = lock(&self.ledger);
+            (ledger.lose(awaited, Instant::now()), ledger.outstanding())
+        };
+        counter!(names::HOST_LINK_TEARDOWNS_TOTAL).increment(1);
+        let (provider, host) = (&self.to.provider, &self.to.host);
+        tracing::warn!(provider, host, lane = kind.as_str(), rpc, outstanding, "a call did not come back: its lane is cut");
+        if wedges && let Some(own) = self.own.upgrade() {
+            tracing::error!(
+                provider,
+                host,
+                outstanding,
+                "too many calls that were cut may still run on this host: nothing is begun there until it answers"
+            );
+            self.main.spawn(until_it_answers(Arc::downgrade(&own)));
+        }
+    }
+
+    fn end_lanes(&self) {
+        for lane in &self.lanes {
+            if let Slot::Up(lane) = std::mem::replace(&mut *lock(lane), Slot::Empty) {
+                lane.end();
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.end_lanes();
+        if let Slot::Up(ssh) = std::mem::replace(&mut *lock(&self.ssh), Slot::Empty) {
+            ssh.abort();
+        }
+    }
+}
+
+/// While the host is wedged: one open that is left uncut however long it takes. As soon as it is up the host answers.
+async fn until_it_answers(link: Weak<Inner>) {
+    let mut pause = CANARY_AGAIN.0;
+    loop {
+        let Some(inner) = link.upgrade() else { return };
+        let opened = match inner.ssh().await {
+            Ok(ssh) => tokio::select! {
+                opened = inner.open(LaneKind::Control, &ssh, None) => opened,
+                () = ssh.closed() => Err(gone()),
+            },
+            Err(error) => Err(error),
+        };
+        if let Ok(lane) = opened {
+            // It has shown what it was for; the next call opens what it needs.
+            lane.end();
+            lock(&inner.ledger).unwedge();
+            tracing::info!(provider = inner.to.provider, host = inner.to.host, "the host answers again");
+            return;
+        }
+        drop(inner);
+        tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
+        pause = (pause * 2).min(CANARY_AGAIN.1);
+    }
+}
+
+type Answered<T> = Result<Result<Result<T, RpcError>, Unanswered>, oneshot::error::RecvError>;
+
+fn outcome<T>(rpc: &'static str, limit: Duration, answered: Answered<T>) -> Result<T, LinkError> {
+    match answered {
+        Ok(Ok(Ok(value))) => Ok(value),
+        Ok(Ok(Err(error))) => Err(LinkError::Rpc(error)),
+        Ok(Err(unanswered)) => Err(LinkError::Unanswered(rpc, limit, unanswered)),
+        // The work panicked.
+        Err(_) => Err(LinkError::Unanswered(rpc, limit, Unanswered::Broken(None))),
+    }
+}
+
+fn gone() -> LinkError {
+    LinkError::NoLink(OpError::transient(Reason::Unreachable, "the connection has ended"))
+}
+
+/// What a slot holds, if it is well; else what is being made; else it is made now, as a task that goes on when its caller
+/// goes.
+async fn once<T: Clone + Send + Sync + 'static>(
+    slot: &Mutex<Slot<T>>,
+    runtime: &Handle,
+    next: &AtomicU64,
+    is_well: impl Fn(&T) -> bool,
+    make: impl Future<Output = Result<T, LinkError>> + Send + 'static,
+) -> Result<T, LinkError> {
+    let (number, dialling) = {
+        let mut slot = lock(slot);
+        match &*slot {
+            Slot::Up(value) if is_well(value) => return Ok(value.clone()),
+            Slot::Dialling(number, dialling) => (*number, dialling.clone()),
+            Slot::Up(_) | Slot::Empty => {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let task = runtime.spawn(make);
+                let dialling: Dialling<T> = async move { task.await.unwrap_or_else(|_| Err(gone())) }.boxed().shared();
+                *slot = Slot::Dialling(number, dialling.clone());
+                (number, dialling)
+            }
+        }
+    };
+    let made = dialling.await;
+    let mut slot = lock(slot);
+    if matches!(&*slot, Slot::Dialling(current, _) if *current == number) {
+        *slot = match &made {
+            Ok(value) if is_well(value) => Slot::Up(value.clone()),
+            _ => Slot::Empty,
+        };
+    }
+    made
+}
+
+/// How a generation reaches its link, if there still is one.
+struct Seen {
+    inner: Weak<Inner>,
+    provider: String,
+    host: String,
+}
+
+impl Overseer for Seen {
+    fn late(&self, lane: &Core, call: u64, rpc: &'static str, awaited: Awaited) -> bool {
+        let Some(inner) = self.inner.upgrade() else { return true };
+        if lane.kind != LaneKind::Storage {
+            inner.lost(awaited, lane.kind, rpc);
+            return true;
+        }
+        lock(&inner.ledger).leave_as_canary(lane.number << 20 | call);
+        let (provider, host) = (&self.provider, &self.host);
+        tracing::warn!(provider, host, rpc, "the pool does not answer: nothing more goes to it until it does");
+        false
+    }
+
+    fn back(&self, lane: &Core, call: u64, broken: bool) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        if lane.kind == LaneKind::Storage
+            && lock(&inner.ledger).came_back(lane.number << 20 | call, !broken, Instant::now())
+        {
+            tracing::info!(provider = self.provider, host = self.host, "the pool answers again");
+        }
+    }
+
+    fn thread_abandoned(&self, abandoned: bool) {
+        let gauge = gauge!(names::HOST_THREADS_ABANDONED);
+        if abandoned {
+            gauge.increment(1.0);
+        } else {
+            gauge.decrement(1.0);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,119 @@
+//! One call of libvirt: what it is called in the log, and what is wrong when it fails.
+
+use std::fmt::{self, Display};
+use std::time::Instant;
+
+use virt::connect::Connect;
+use virt::error::Error;
+
+use super::ffi::Connection;
+
+/// The longest text of libvirt's that we pass on.
+const LONGEST: usize = 300;
+
+/// An error that libvirt answered with, made fit for one line of a status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RpcError {
+    /// As in the C library: `virDomainDefineXML`.
+    pub rpc: &'static str,
+    /// `virErrorNumber`.
+    pub code: u32,
+    /// `virErrorDomain`: which part of libvirt says so.
+    pub domain: u32,
+    /// One line, bounded, without control characters (fault 46).
+    pub message: String,
+}
+
+impl RpcError {
+    pub fn new(rpc: &'static str, error: &Error) -> Self {
+        Self { rpc, code: error.code().to_raw(), domain: error.domain().to_raw(), message: one_line(error.message()) }
+    }
+
+    /// The connection broke, or was cut: it says nothing about the host's objects. Code 38 or 1 of the RPC layer (7), or of
+    /// the remote driver (13) (faults 15, 23).
+    pub fn is_broken_connection(&self) -> bool {
+        const INTERNAL_ERROR: u32 = 1;
+        const INVALID_CONN: u32 = 6;
+        const SYSTEM_ERROR: u32 = 38;
+        const RPC_ERROR: u32 = 39;
+        match self.domain {
+            7 | 13 => matches!(self.code, INTERNAL_ERROR | INVALID_CONN | SYSTEM_ERROR | RPC_ERROR),
+            _ => self.code == INVALID_CONN,
+        }
+    }
+}
+
+impl Display for RpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} (libvirt code {})", self.rpc, self.message, self.code)
+    }
+}
+
+/// Cut at a bound, with blanks for whatever would break a line.
+pub fn one_line(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() || c == char::REPLACEMENT_CHARACTER { ' ' } else { c });
+    let words: String = plain.collect();
+    let mut line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
+        line.truncate(end);
+        line.push_str(" ..");
+    }
+    line
+}
+
+/// A libvirt connection as the work of a lane sees it.
+#[derive(Debug)]
+pub struct Libvirt<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) provider: &'a str,
+    pub(super) host: &'a str,
+    pub(super) lane: &'static str,
+}
+
+impl Libvirt<'_> {
+    /// One RPC, with its line in the log. `about` is what it is about: a domain, a volume, a pool.
+    pub fn rpc<T>(
+        &self,
+        rpc: &'static str,
+        about: &str,
+        call: impl FnOnce(&Connect) -> Result<T, Error>,
+    ) -> Result<T, RpcError> {
+        let begun = Instant::now();
+        let result = call(self.connection).map_err(|error| RpcError::new(rpc, &error));
+        self.log(rpc, about, begun, result.as_ref().err());
+        result
+    }
+
+    /// Of a call that is made of parts.
+    pub fn log(&self, rpc: &'static str, about: &str, begun: Instant, error: Option<&RpcError>) {
+        let (provider, host, lane) = (self.provider, self.host, self.lane);
+        let ms = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) as f64 / 1000.0;
+        match error {
+            None => tracing::debug!(rpc, provider, host, lane, about, durationMs = ms, "libvirt call"),
+            Some(error) => tracing::debug!(
+                rpc,
+                provider,
+                host,
+                lane,
+                about,
+                durationMs = ms,
+                libvirtError = error.message,
+                libvirtCode = error.code,
+                "libvirt call"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_libvirt_is_one_line_of_bounded_length() {
+        assert_eq!(one_line("cannot start\n\tbridge\u{0} \u{fffd}x  "), "cannot start bridge x");
+        let long = one_line(&"ä".repeat(500));
+        assert!(long.len() <= LONGEST + 3 && long.ends_with(" .."), "{long}");
+    }
+}

@@ -16,6 +16,7 @@
 //! libvirt's keep-alive or its event loop: who is silent is found by SSH and by the deadlines.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -345,6 +346,7 @@ impl Inner {
         let addresses = self.dns.look_up(&target.address, self.limits.dns).await.map_err(|error| {
             LinkError::NoLink(OpError::transient(Reason::Unreachable, format!("cannot find host `{}`: {error}", self.to.host)))
         })?;
+        let addresses: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect();
         SshConnection::dial(target, &addresses, &material, &self.limits.ssh).await.map_err(LinkError::NoLink)
     }
 

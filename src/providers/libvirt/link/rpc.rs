@@ -29,6 +29,17 @@ impl RpcError {
         Self { rpc, code: error.code().to_raw(), domain: error.domain().to_raw(), message: one_line(error.message()) }
     }
 
+    /// libvirt's answer cannot be used.
+    pub fn unreadable(rpc: &'static str, why: &str) -> Self {
+        Self { rpc, code: 1, domain: 0, message: one_line(why) }
+    }
+
+    /// As libvirt itself says it of a call that needs the pool.
+    pub fn inactive_pool(pool: &str) -> Self {
+        let message = one_line(&format!("storage pool '{pool}' is not active"));
+        Self { rpc: "virStoragePoolIsActive", code: 55, domain: 18, message }
+    }
+
     /// The connection broke, or was cut: it says nothing about the host's objects. Code 38 or 1 of the RPC layer (7), or of
     /// the remote driver (13) (faults 15, 23).
     pub fn is_broken_connection(&self) -> bool {

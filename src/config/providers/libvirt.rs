@@ -92,6 +92,8 @@ pub struct ImageSource {
     /// What it must be; without one it is what its first bytes say.
     pub format: Option<ImageFormat>,
     pub firmware: Firmware,
+    /// The image runs a proxy by itself: a Proxy of it needs no `cloudInit`.
+    pub proxy: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

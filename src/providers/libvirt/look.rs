@@ -1,8 +1,9 @@
 //! What is there: a domain found by our mark, read whole.
 
 use std::net::IpAddr;
+use std::time::{Duration, UNIX_EPOCH};
 
-use egress_actors::domain::desired::Endpoint;
+use egress_actors::domain::desired::{Endpoint, Scheme};
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::id::{OperatorId, ProviderName};
 use egress_actors::domain::instance::{Complaint, Instance, InstanceState, Listed, OwnerMark};
@@ -12,7 +13,7 @@ use virt::domain::Domain;
 use super::addresses::{self, Lease, Nic, SourceError};
 use super::errors::{self, Effect, code};
 use super::link::rpc::{Libvirt, RpcError};
-use super::link::{LaneKind, agent_interfaces, dhcp_leases, domain_state, set_agent_timeout};
+use super::link::{AgentInterface, DhcpLease, LaneKind, LinkError, agent_interfaces, dhcp_leases, domain_state, set_agent_timeout};
 use super::metadata::Mark;
 use super::xml::{self, DomainFacts};
 use super::{Site, names};
@@ -89,13 +90,22 @@ fn read(libvirt: &Libvirt<'_>, domain: &Domain, name: &str) -> Result<Option<See
     Ok(Some(Seen { facts, state }))
 }
 
+/// A mark that cannot be read is neither ours nor absent.
+fn mark_of(seen: &Seen) -> Result<Option<Mark>, RpcError> {
+    let name = &seen.facts.name;
+    seen.facts
+        .mark
+        .clone()
+        .map_err(|why| RpcError::unreadable("virDomainGetXMLDesc", &format!("the owner mark of domain `{name}`: {why}")))
+}
+
 /// By its name; and where nothing has that name, among all domains, as somebody may have renamed it (fault 53).
 pub(super) fn find(libvirt: &Libvirt<'_>, mark: &OwnerMark) -> Result<Found, RpcError> {
     let name = names::domain_name(mark);
     match libvirt.rpc("virDomainLookupByName", &name, |c| c.lookup_domain_by_name(&name)) {
         Ok(domain) => {
             if let Some(seen) = read(libvirt, &domain, &name)? {
-                return Ok(match seen.facts.mark.clone() {
+                return Ok(match mark_of(&seen)? {
                     Some(found) if found.owner == *mark => Found::Ours(Box::new((found, seen))),
                     Some(found) => Found::Foreign(format!("domain `{name}` of Proxy {}", found.owner.key)),
                     None => Found::Foreign(format!("domain `{name}` without our mark")),
@@ -120,7 +130,7 @@ fn all(libvirt: &Libvirt<'_>) -> Result<Vec<(Mark, Seen)>, RpcError> {
             Err(error) => return Err(error),
         };
         let Some(seen) = read(libvirt, domain, &name)? else { continue };
-        if let Some(mark) = seen.facts.mark.clone() {
+        if let Some(mark) = mark_of(&seen)? {
             found.push((mark, seen));
         }
     }
@@ -144,7 +154,7 @@ pub(super) async fn get(site: &Site, mark: &OwnerMark) -> Result<Instance, OpErr
             let (mark, seen) = *ours;
             let address = if seen.state == State::Running { address(site, &seen).await? } else { None };
             if let Some(address) = address {
-                site.remember(&seen.facts.uuid, address);
+                site.remember(seen.facts.uuid, address);
             }
             Ok(instance(site, &mark, &seen, address))
         }
@@ -167,19 +177,36 @@ async fn address(site: &Site, seen: &Seen) -> Result<Option<IpAddr>, OpError> {
     });
     let (agent, leases) = tokio::join!(agent, leases);
     tracing::trace!(domain = seen.facts.name, ?agent, ?leases, "addresses");
-    let agent = agent
-        .map(|rows| {
-            let nic = |row: super::link::AgentInterface| Nic { mac: row.mac, name: row.name, addresses: row.addresses };
-            rows.into_iter().map(nic).collect::<Vec<_>>()
-        })
-        .map_err(SourceError::from);
-    let leases = leases.map(|rows| rows.into_iter().map(lease).collect::<Vec<_>>()).map_err(SourceError::from);
-    addresses::choose(&nic.mac, &agent, &leases)
-        .map_err(|why| OpError::transient(Reason::Unreachable, format!("cannot read the address of domain `{}`: {why}", seen.facts.name)))
+    let failed = |doing: &'static str| {
+        move |error: LinkError| SourceError {
+            code: if let LinkError::Rpc(rpc) = &error { i32::try_from(rpc.code).ok() } else { None },
+            detail: errors::of(site.about(), doing, Effect::None, error).detail,
+        }
+    };
+    let agent = agent.map(|rows| rows.into_iter().map(nic_of).collect()).map_err(failed("ask the guest agent"));
+    let leases = leases.map(|rows| rows.into_iter().filter_map(lease).collect()).map_err(failed("read the leases"));
+    addresses::choose(nic.mac, agent, leases, UNIX_EPOCH).map_err(|why| {
+        let detail = format!("cannot read the address of domain `{}`: {why}", seen.facts.name);
+        OpError::transient(Reason::Unreachable, detail)
+    })
 }
 
-fn lease(row: super::link::DhcpLease) -> Lease {
-    Lease { mac: row.mac, address: row.address, expires_at: row.expires_at }
+fn nic_of(row: AgentInterface) -> Nic {
+    let addresses = row.addresses.iter().filter_map(|text| text.parse().ok()).collect();
+    Nic { mac: row.mac.and_then(|mac| mac.parse().ok()), name: row.name, addresses }
+}
+
+/// libvirt leaves out those that are over, by the host's clock; ours has no say in that.
+fn lease(row: DhcpLease) -> Option<Lease> {
+    let expires_at = match u64::try_from(row.expires_at) {
+        Ok(0) | Err(_) => u64::from(u32::MAX),
+        Ok(seconds) => seconds.min(u64::from(u32::MAX)),
+    };
+    Some(Lease {
+        mac: row.mac.parse().ok()?,
+        address: row.address.parse().ok()?,
+        expires_at: UNIX_EPOCH + Duration::from_secs(expires_at),
+    })
 }
 
 /// What an instance says of itself, and nothing that changes while it does not.
@@ -198,9 +225,9 @@ pub(super) fn instance(site: &Site, mark: &Mark, seen: &Seen, address: Option<Ip
         State::Crashed => (InstanceState::Stopped, complain(Reason::InstanceStopped, "its domain has crashed")),
     };
     Instance {
-        provider_id: site.provider_id(&mark.owner.entry, &seen.facts.uuid).into(),
+        provider_id: site.provider_id(&mark.owner.entry, seen.facts.uuid).into(),
         state,
-        endpoint: address.map(|address| Endpoint { host: address.to_string().into(), port: mark.port }),
+        endpoint: address.map(|address| Endpoint { scheme: Scheme::Http, host: address.to_string().into(), port: mark.port }),
         generated: None,
         outdated: None,
         created_at: Some(mark.created_at),
@@ -227,16 +254,16 @@ pub(super) async fn list(
     });
     let (found, leases) =
         read.await.map_err(|error| errors::of(site.about(), "list the domains", Effect::None, error))?;
-    let leases: Vec<_> = leases.into_iter().map(lease).collect();
-    site.forget_all_but(found.iter().map(|(_, seen)| seen.facts.uuid.as_str()));
+    let leases: Vec<_> = leases.into_iter().filter_map(lease).collect();
+    site.forget_all_but(&found.iter().map(|(_, seen)| seen.facts.uuid).collect());
     let ours = found
         .into_iter()
         .filter(|(mark, _)| mark.owner.operator == *operator && entry.is_none_or(|entry| mark.owner.entry == *entry));
     let rows = ours.map(|(mark, seen)| {
-        let address = (seen.state == State::Running).then(|| site.remembered(&seen.facts.uuid)).flatten();
+        let address = (seen.state == State::Running).then(|| site.remembered(seen.facts.uuid)).flatten();
         let by_lease = || {
             let nic = seen.facts.interfaces.first()?;
-            addresses::choose(&nic.mac, &Ok(Vec::new()), &Ok(leases.clone())).ok()?
+            addresses::choose(nic.mac, Ok(Vec::new()), Ok(leases.clone()), UNIX_EPOCH).ok()?
         };
         let address = address.or_else(|| if seen.state == State::Running { by_lease() } else { None });
         Listed { instance: instance(site, &mark, &seen, address), mark: mark.owner }

@@ -24,6 +24,8 @@ pub struct Mark {
     pub incarnation: String,
     /// When the instance was made, by our clock.
     pub created_at: SystemTime,
+    /// On which the guest's proxy listens.
+    pub port: u16,
 }
 
 /// The element, as it stands within `<metadata>`.
@@ -52,6 +54,7 @@ pub(super) fn write_into(mark: &Mark, out: &mut Out) -> Result<(), XmlError> {
             ("uid", mark.owner.uid.as_str()),
             ("incarnation", &mark.incarnation),
             ("created", &created.to_string()),
+            ("port", &mark.port.to_string()),
         ],
     )
 }
@@ -105,6 +108,7 @@ fn parse(element: &Element) -> Result<Mark, XmlError> {
         },
         incarnation: get("incarnation")?.to_owned(),
         created_at: created.into(),
+        port: get("port")?.parse().map_err(|e: std::num::ParseIntError| invalid("port")(e.to_string()))?,
     })
 }
 

@@ -1,7 +1,6 @@
 //! The storage pool of a host: short calls on the storage lane, transfers on a lane of their own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -252,15 +251,13 @@ impl ImageStore for Pool {
         let told = |error: LinkError| errors::of(self.about(), &doing, Effect::Possible, error);
         let bulk = self.link.apart(LaneKind::Bulk, self.limit).await.map_err(told)?;
         let (sender, mut inner) = mpsc::channel::<Vec<u8>>(PIECES);
-        let whole = Arc::new(AtomicBool::new(false));
-        let (own, pool, is_whole) = (name.to_owned(), self.name.clone(), whole.clone());
+        let (own, pool) = (name.to_owned(), self.name.clone());
         let sending = bulk.call(Awaited::Pool, "virStorageVolUpload", self.upload, move |libvirt| {
             let pool = libvirt.rpc("virStoragePoolLookupByName", &pool, |c| c.lookup_storage_pool_by_name(&pool))?;
             let volume = libvirt.rpc("virStorageVolLookupByName", &own, |_| pool.lookup_storage_vol_by_name(&own))?;
             let begun = Instant::now();
             let sent = send(libvirt, &volume, size, &own, &mut std::iter::from_fn(|| inner.blocking_recv()));
             libvirt.log("virStorageVolUpload", &own, begun, sent.as_ref().err());
-            is_whole.store(sent.is_ok(), Ordering::Release);
             sent
         });
         tokio::pin!(sending);

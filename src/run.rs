@@ -32,6 +32,7 @@ use self::world::World;
 use crate::args::LogFilter;
 use crate::config::{Config, ConfigError, Mode};
 use crate::dns::Dns;
+use crate::providers::libvirt::Means;
 use crate::echo;
 use crate::k8s::ClusterError;
 use crate::probe::TunnelProber;
@@ -42,6 +43,8 @@ use crate::telemetry::Telemetry;
 
 /// How long the whole tree may take to end in order. A person who waits longer sends a second signal.
 const STOP_WITHIN: Duration = Duration::from_secs(45);
+/// Beside it, for transfers of images: a partial volume that stays is found and deleted by the next one.
+const IMAGES_STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why the operator did not start. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -78,11 +81,14 @@ pub fn run(config: Config, telemetry: &Telemetry) -> Result<ExitCode, StartError
     raise_descriptor_limit();
     let edge = runtime("edge", Some(1))?;
     let main = runtime("main", None)?;
-    let handle = edge.handle().clone();
-    let code = main.block_on(supervise(config, telemetry, handle));
+    // Transfers of images: what they encrypt and hash takes a core, and nobody else waits for it.
+    let bulk = runtime("bulk", Some(1))?;
+    let handles = (edge.handle().clone(), bulk.handle().clone());
+    let code = main.block_on(supervise(config, telemetry, handles));
     // What still blocks a thread now is left behind: the tree has ended.
-    main.shutdown_timeout(Duration::from_secs(1));
-    edge.shutdown_timeout(Duration::from_secs(1));
+    for ended in [main, edge, bulk] {
+        ended.shutdown_timeout(Duration::from_secs(1));
+    }
     code
 }
 
@@ -109,7 +115,7 @@ fn raise_descriptor_limit() {
 async fn supervise(
     config: Config,
     telemetry: &Telemetry,
-    edge: tokio::runtime::Handle,
+    (edge, bulk): (tokio::runtime::Handle, tokio::runtime::Handle),
 ) -> Result<ExitCode, StartError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -123,10 +129,17 @@ async fn supervise(
         }
     };
     let env = Env::new(Clock::System);
-    let ports = world.ports(Arc::new(TunnelProber::new(Dns::system(), &[])?));
+    let dns = Dns::system();
+    let ports = world.ports(Arc::new(TunnelProber::new(dns.clone(), &[])?));
     let openings: Vec<_> =
         Opening::probe_target(&config.health.target).into_iter().chain(config.echo_addr.map(Opening::echo)).collect();
-    let opener = open::Opener { state_dir: world::state_dir(&config.mode)?, openings, cluster: world.pods()? };
+    let images = Arc::new(open::images(&dns, &bulk));
+    let opener = open::Opener {
+        state_dir: world::state_dir(&config.mode)?,
+        openings,
+        cluster: world.pods()?,
+        machines: Means { dns, images: images.clone(), main: tokio::runtime::Handle::current(), bulk },
+    };
     let entries = opener.open(&config.providers.entries);
     let settings = settings(&config, &world, edge.clone());
     if settings.sweep.is_none() {
@@ -165,7 +178,12 @@ async fn supervise(
         signal = signals.first() => (signal, false),
     };
     ending.store(world.hands_over(), Ordering::SeqCst);
-    let ended = shutdown::end(asked, in_vain, root, &handles, &world, STOP_WITHIN);
+    let ended = async {
+        let in_order = shutdown::end(asked, in_vain, root, &handles, &world, STOP_WITHIN).await;
+        // Transfers that nobody waits for any more take their partial volumes away.
+        images.stop(IMAGES_STOP_WITHIN).await;
+        in_order
+    };
     tokio::select! {
         in_order = ended => Ok(if in_order && !in_vain { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         again = signals.second() => {

@@ -67,8 +67,8 @@ macro_rules! declare {
             pub const $ident: &str = $name;
         )*
 
-        /// Every metric of the operator, in the order of contract.md 7, then those of standalone mode, of the election and of cluster
-        /// mode (those of the process itself come on top).
+        /// Every metric of the operator, in the order of contract.md 7, then those of standalone mode, of the election, of cluster mode
+        /// and of virtual machines (those of the process itself come on top).
         pub const ALL: &[Metric] = &[
             $(Metric {
                 name: $ident,
@@ -166,6 +166,12 @@ declare! {
         "1 while this replica holds the claim, or is the only one, else 0.";
     EVENTS_DROPPED_TOTAL = "egress_events_dropped_total": Counter, Count, [],
         "Kubernetes events that were not written: too many at once, or the API server refused them.";
+    IMAGE_TRANSFER_BYTES_TOTAL = "egress_image_transfer_bytes_total": Counter, Bytes, ["provider", "host"],
+        "Bytes of base images that were handed to this host's pool.";
+    IMAGE_TRANSFERS = "egress_image_transfers": Gauge, Count, ["provider", "host"],
+        "Transfers of base images into this host's pool that are under way.";
+    HOST_CALLS_OUTSTANDING = "egress_host_calls_outstanding": Gauge, Count, ["provider", "host"],
+        "Calls to this host that were given up and may still run there; at 4 it is left alone until it answers.";
 }
 
 #[cfg(test)]
@@ -212,6 +218,13 @@ mod tests {
     /// What cluster mode adds to it.
     const CLUSTER: &[&str] = &["egress_events_dropped_total"];
 
+    /// What virtual machines add to it.
+    const MACHINES: &[&str] = &[
+        "egress_image_transfer_bytes_total{provider,host}",
+        "egress_image_transfers{provider,host}",
+        "egress_host_calls_outstanding{provider,host}",
+    ];
+
     /// What standalone mode adds to it.
     const STANDALONE: &[&str] = &[
         "egress_standalone_removals_held_back",
@@ -228,7 +241,7 @@ mod tests {
                 labels => format!("{}{{{}}}", m.name, labels.join(",")),
             })
             .collect();
-        assert_eq!(declared, [CONTRACT, STANDALONE, ELECTION, CLUSTER].concat());
+        assert_eq!(declared, [CONTRACT, STANDALONE, ELECTION, CLUSTER, MACHINES].concat());
     }
 
     #[test]

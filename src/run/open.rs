@@ -1,13 +1,24 @@
 //! Opens the configured entries: each becomes hosts with adapters.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use async_trait::async_trait;
 use egress_actors::domain::id::HostName;
+use egress_actors::names;
 use egress_actors::ports::{HostEntry, ProviderEntry};
+use tokio::runtime::Handle;
 
-use crate::config::providers::{Auth, Entry};
+use crate::config::providers::{Auth, Entry, LibvirtEntry};
+use crate::dns::Dns;
 use crate::providers::kubernetes::{self, Cluster, KubernetesBackend};
+use crate::providers::libvirt::images::flights::{Bounds, Flights, Meter, Site};
+use crate::providers::libvirt::images::source::{Resolve, Source};
+use crate::providers::libvirt::images::Images;
+use crate::providers::libvirt::link::material::MaterialFiles;
+use crate::providers::libvirt::{self, LibvirtBackend, Means};
 use crate::providers::process::{ADDRESS_TIMEOUT, ProcessBackend, SETTLE, SLOTS};
 use crate::providers::squid_conf::Opening;
 
@@ -19,6 +30,38 @@ pub(super) struct Opener {
     pub(super) openings: Vec<Opening>,
     /// Where pods are made.
     pub(super) cluster: Cluster,
+    /// What virtual machines are made with.
+    pub(super) machines: Means,
+}
+
+/// The fetching of images, for all hosts of all entries.
+pub(super) fn images(dns: &Dns, bulk: &Handle) -> Images {
+    let flights = Flights::new(bulk.clone(), Bounds::default(), Arc::new(Counted));
+    Images::new(Source::new(Arc::new(Resolver(dns.clone())), &[]), flights)
+}
+
+/// What is transferred, as metrics.
+struct Counted;
+
+impl Meter for Counted {
+    fn moved(&self, site: &Site, bytes: u64) {
+        let labels = [("provider", site.provider.to_string()), ("host", site.host.to_string())];
+        metrics::counter!(names::IMAGE_TRANSFER_BYTES_TOTAL, &labels).increment(bytes);
+    }
+
+    fn running(&self, site: &Site, begins: bool) {
+        let labels = [("provider", site.provider.to_string()), ("host", site.host.to_string())];
+        metrics::gauge!(names::IMAGE_TRANSFERS, &labels).increment(if begins { 1.0 } else { -1.0 });
+    }
+}
+
+struct Resolver(Dns);
+
+#[async_trait]
+impl Resolve for Resolver {
+    async fn look_up(&self, host: &str, limit: Duration) -> Result<Vec<IpAddr>, String> {
+        self.0.look_up(host, limit).await.map(|addresses| addresses.to_vec()).map_err(|error| error.to_string())
+    }
 }
 
 impl Opener {
@@ -71,6 +114,35 @@ impl Opener {
                     may_generate_credentials: pods.auth == Auth::Generated,
                 }
             }
+            Entry::Libvirt(machines) => self.open_libvirt(entry.revision(), machines),
+        }
+    }
+
+    fn open_libvirt(&self, revision: u64, entry: &LibvirtEntry) -> ProviderEntry {
+        let material = Arc::new(MaterialFiles::new(entry.ssh.key_file.clone(), entry.ssh.known_hosts_file.clone()));
+        let shared = Arc::new(entry.clone());
+        let hosts = entry.hosts.iter().map(|host| {
+            let (machines, limits) = (self.machines.clone(), libvirt::Limits::default());
+            HostEntry {
+                name: host.name.clone(),
+                ids: LibvirtBackend::ids(entry, host).into(),
+                capacity: host.capacity,
+                slots: libvirt::SLOTS,
+                backend: Arc::new(LibvirtBackend::new(shared.clone(), host, material.clone(), machines, limits)),
+            }
+        });
+        let mut places: Vec<_> =
+            entry.hosts.iter().map(|host| format!("{}:{}/{}", host.address, host.port, host.pool)).collect();
+        places.sort_unstable();
+        ProviderEntry {
+            name: entry.name.clone(),
+            kind: entry.flavor.as_str(),
+            revision,
+            backend: format!("libvirt/{}", places.join(",")).into(),
+            hosts: hosts.collect(),
+            settle: libvirt::SETTLE,
+            address_timeout: entry.address_timeout,
+            may_generate_credentials: false,
         }
     }
 }

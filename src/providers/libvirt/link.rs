@@ -329,7 +329,6 @@ impl Inner {
             tokio::spawn(async move {
                 closed.closed().await;
                 gauge!(names::HOST_LINK_UP, &labels).set(0.0);
-                counter!(names::HOST_LINK_TEARDOWNS_TOTAL).increment(1);
                 if let Some(inner) = weak.upgrade() {
                     tracing::info!(provider = inner.to.provider, host = inner.to.host, "the SSH connection has ended");
                     inner.end_lanes();

@@ -71,6 +71,8 @@ impl Opener {
                     may_generate_credentials: pods.auth == Auth::Generated,
                 }
             }
+            // Replaced with the provider itself.
+            Entry::Libvirt(_) => unreachable!("opened by the libvirt provider"),
         }
     }
 }

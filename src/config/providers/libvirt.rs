@@ -9,6 +9,10 @@ use std::time::Duration;
 use egress_actors::domain::id::{HostName, ProviderName};
 use url::Url;
 
+mod raw;
+
+pub(super) use self::raw::{RawLibvirt, overlaps};
+
 /// Virtual machines on libvirt hosts that are reached over SSH.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LibvirtEntry {
@@ -92,6 +96,8 @@ pub struct ImageSource {
     /// What it must be; without one it is what its first bytes say.
     pub format: Option<ImageFormat>,
     pub firmware: Firmware,
+    /// The image itself runs the proxy, so that no cloud-init is needed.
+    pub proxy: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -127,3 +133,6 @@ pub struct VmSize {
     /// Bytes.
     pub disk: u64,
 }
+
+#[cfg(test)]
+mod tests;

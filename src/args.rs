@@ -16,7 +16,8 @@ mod values;
 
 pub use refused::Refused;
 pub use values::{BadToken, LeaseJournal, ListenAddr, LogFilter, Tokens, UncheckedUrl};
-use values::{duration, namespace, operator_id};
+pub(crate) use values::duration;
+use values::{namespace, operator_id};
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

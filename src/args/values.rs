@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 
 /// Reads `15s`, `10m`, `1h30m`, `500ms`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed: jiff::SignedDuration =
         text.parse().map_err(|_| "not a duration; write it like 15s, 10m, 1h30m or 500ms".to_owned())?;
     let parsed = Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())?;

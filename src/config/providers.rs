@@ -32,6 +32,8 @@ const LARGEST_FILE: u64 = 1024 * 1024;
 pub enum Entry {
     Process(ProcessEntry),
     Kubernetes(Box<KubernetesEntry>),
+    /// Of type `kvm` or `kvm2`, by its flavor.
+    Libvirt(Box<LibvirtEntry>),
 }
 
 /// An entry of type `process`: Squid children on this machine.
@@ -85,6 +87,7 @@ impl Entry {
         match self {
             Self::Process(entry) => &entry.name,
             Self::Kubernetes(entry) => &entry.name,
+            Self::Libvirt(entry) => &entry.name,
         }
     }
 
@@ -93,18 +96,25 @@ impl Entry {
         match self {
             Self::Process(_) => "process",
             Self::Kubernetes(_) => "kubernetes",
+            Self::Libvirt(entry) => entry.flavor.as_str(),
         }
     }
 
-    /// Changes when the entry's meaning does: not with comments, the order of fields or of destinations.
+    /// Changes when the entry's meaning does: not with comments, the order of fields, of destinations or of URLs.
     pub fn revision(&self) -> u64 {
-        let mut normal = self.clone();
-        let destinations = match &mut normal {
-            Self::Process(entry) => &mut entry.allow_destinations,
-            Self::Kubernetes(entry) => &mut entry.allow_destinations,
+        let in_order = |destinations: &mut Vec<AllowedDestination>| {
+            destinations.sort_unstable_by_key(|d| (d.net, d.port));
+            destinations.dedup();
         };
-        destinations.sort_unstable_by_key(|d| (d.net, d.port));
-        destinations.dedup();
+        let mut normal = self.clone();
+        match &mut normal {
+            Self::Process(entry) => in_order(&mut entry.allow_destinations),
+            Self::Kubernetes(entry) => in_order(&mut entry.allow_destinations),
+            Self::Libvirt(entry) => {
+                entry.allow_image_urls.sort_unstable();
+                entry.allow_image_urls.dedup();
+            }
+        }
         // An entry holds file names, never the secrets in them, so its `Debug` is its whole content.
         let digest = Sha256::digest(format!("{normal:?}"));
         digest.iter().take(8).fold(0, |sum, byte| (sum << 8) | u64::from(*byte))

@@ -16,10 +16,11 @@ use serde::{Deserialize, Deserializer};
 use serde_saphyr::{Location, MessageFormatter, Spanned};
 
 use super::kubernetes::RawKubernetes;
+use super::libvirt::{self, RawLibvirt};
 use super::{AllowedDestination, Auth, Entry, Loaded, ProcessEntry};
 
 /// Types that other versions of the operator have.
-const KNOWN_TYPES: &[&str] = &["kvm", "kvm2", "gcp", "proxmox"];
+const KNOWN_TYPES: &[&str] = &["gcp", "proxmox"];
 /// Ports that Linux hands out to outgoing connections by default (`ip_local_port_range`).
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
@@ -54,6 +55,7 @@ pub(super) fn parse(text: &str) -> Result<Loaded, Refused> {
         entries.push(entry);
     }
     warnings.extend(overlaps(&entries));
+    warnings.extend(libvirt::overlaps(&entries));
     Ok(Loaded { entries, warnings })
 }
 
@@ -81,16 +83,19 @@ fn kinds(text: &str) -> Result<Vec<Kind>, Refused> {
         match word.value.as_str() {
             "process" => Ok(Kind::Process),
             "kubernetes" => Ok(Kind::Kubernetes),
+            "kvm" | "kvm2" => Ok(Kind::Libvirt),
             known if KNOWN_TYPES.contains(&known) => Err(Refused::new(
                 word.referenced,
                 at,
-                format!("type `{known}` is not available in this version; this version has `process` and `kubernetes`"),
+                format!(
+                    "type `{known}` is not available in this version; this version has `process`, `kubernetes`, `kvm` and `kvm2`"
+                ),
             )),
             unknown => Err(Refused::new(
                 word.referenced,
                 at,
                 format!(
-                    "unknown type `{unknown}`; the types are process and kubernetes (known, but not in this version: {})",
+                    "unknown type `{unknown}`; the types are process, kubernetes, kvm and kvm2 (known, but not in this version: {})",
                     KNOWN_TYPES.join(", ")
                 ),
             )),
@@ -143,6 +148,7 @@ fn words(error: &serde_saphyr::Error) -> String {
 enum Kind {
     Process,
     Kubernetes,
+    Libvirt,
     /// The second look tells that `type` is missing, beside other missing fields.
     Missing,
 }
@@ -152,6 +158,7 @@ struct Raw(Vec<RawEntry>);
 enum RawEntry {
     Process(Box<Spanned<RawProcess>>),
     Kubernetes(Box<Spanned<RawKubernetes>>),
+    Libvirt(Box<Spanned<RawLibvirt>>),
 }
 
 #[derive(Deserialize)]
@@ -173,6 +180,7 @@ impl RawEntry {
         match self {
             Self::Process(raw) => raw.value.name.referenced,
             Self::Kubernetes(raw) => raw.value.name.referenced,
+            Self::Libvirt(raw) => raw.value.name.referenced,
         }
     }
 
@@ -180,6 +188,7 @@ impl RawEntry {
         match self {
             Self::Process(raw) => raw.value.check(at, warnings).map(Entry::Process),
             Self::Kubernetes(raw) => raw.value.check(at, warnings).map(|entry| Entry::Kubernetes(Box::new(entry))),
+            Self::Libvirt(raw) => raw.value.check(at, warnings).map(|entry| Entry::Libvirt(Box::new(entry))),
         }
     }
 }
@@ -297,7 +306,7 @@ fn overlaps(entries: &[Entry]) -> Vec<String> {
         .iter()
         .filter_map(|entry| match entry {
             Entry::Process(entry) => Some(entry),
-            Entry::Kubernetes(_) => None,
+            Entry::Kubernetes(_) | Entry::Libvirt(_) => None,
         })
         .collect();
     for (at, b) in ports.iter().enumerate() {
@@ -366,6 +375,7 @@ impl<'de> Visitor<'de> for EntriesSeed<'_> {
             let entry = match kind {
                 Kind::Process | Kind::Missing => seq.next_element()?.map(RawEntry::Process),
                 Kind::Kubernetes => seq.next_element()?.map(RawEntry::Kubernetes),
+                Kind::Libvirt => seq.next_element()?.map(RawEntry::Libvirt),
             };
             entries.extend(entry);
         }

@@ -9,6 +9,10 @@ use std::time::Duration;
 use egress_actors::domain::id::{HostName, ProviderName};
 use url::Url;
 
+mod raw;
+
+pub(super) use self::raw::{RawLibvirt, overlaps};
+
 /// Virtual machines on libvirt hosts that are reached over SSH.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LibvirtEntry {
@@ -129,3 +133,6 @@ pub struct VmSize {
     /// Bytes.
     pub disk: u64,
 }
+
+#[cfg(test)]
+mod tests;

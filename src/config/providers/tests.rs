@@ -55,9 +55,9 @@ fn each_bad_file_is_refused_with_line_path_and_reason() {
         ("providers:\n- name: a..b\n  type: process\n  ports: 3128\n".into(), "2:9: providers[0].name: provider `a..b` must be at most 63 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends and on both sides of each `.`".into()),
         (format!("{}\n- {{name: a, type: process, ports: 3128}}\n", entry(PORTS)), "6:10: providers[1].name: the name `a` is taken by the entry in line 2; names are unique".into()),
         // Types.
-        ("providers:\n- name: a\n  type: kvm2\n  ssh: {user: u}\n".into(), "3:9: providers[0].type: type `kvm2` is not available in this version; this version has `process` and `kubernetes`".into()),
-        ("providers:\n- {type: proxmox}\n".into(), "2:10: providers[0].type: type `proxmox` is not available in this version; this version has `process` and `kubernetes`".into()),
-        ("providers:\n- {name: a, type: squid}\n".into(), "2:19: providers[0].type: unknown type `squid`; the types are process and kubernetes (known, but not in this version: kvm, kvm2, gcp, proxmox)".into()),
+        ("providers:\n- name: a\n  type: gcp\n  project: p\n".into(), "3:9: providers[0].type: type `gcp` is not available in this version; this version has `process`, `kubernetes`, `kvm` and `kvm2`".into()),
+        ("providers:\n- {type: proxmox}\n".into(), "2:10: providers[0].type: type `proxmox` is not available in this version; this version has `process`, `kubernetes`, `kvm` and `kvm2`".into()),
+        ("providers:\n- {name: a, type: squid}\n".into(), "2:19: providers[0].type: unknown type `squid`; the types are process, kubernetes, kvm and kvm2 (known, but not in this version: gcp, proxmox)".into()),
         // Ports.
         (ports("[1]"), "4:10: providers[0].ports: expected a single value, not a list and not fields".into()),
         (ports("~"), "4:10: providers[0].ports: null is not allowed here".into()),

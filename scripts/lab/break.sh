@@ -13,6 +13,8 @@
 #   stop-dnsmasq cont-dnsmasq       no DHCP
 #   stop-guest cont-guest kill-guest GUEST      its QEMU
 #   power-off                       all of it dies at once; up.sh boots it again, with its keys, domains and disks
+#   heal                            undoes all of the above but power-off; network and pool are up then
+#   wipe                            no domain is left, and no volume in the pool
 #   exec COMMAND..                  runs it inside the host
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -43,6 +45,16 @@ rules() { inside "$host" nft "add table inet lab; delete table inet lab; $1"; }
 at='priority -400'
 refuse='iifname eth0 meta l4proto tcp reject with tcp reset; iifname eth0 reject'
 
+# At the host's end: at ours, the route would go with it, and what is for the host would leave this machine.
+plug() { inside "$host" sh -ec "ip link set eth0 up; ip route replace default via $(outside "$host")"; }
+guests_of() { virsh_of "$host" list --all --name | sed '/^$/d'; }
+heal_pool() {
+  [ -z "$(pids "$host" bindfs)" ] || return 0
+  # A plain pool has none, and needs none.
+  [ "${LAB_FUSE:-1}" != 0 ] || return 0
+  inside "$host" sh -c "umount -l /var/lib/libvirt/images; bindfs --multithreaded $LAB_DIR/$host/pool /var/lib/libvirt/images"
+}
+
 case $what in
   stop-libvirtd | stop-sshd | stop-dnsmasq) signal STOP "${what#stop-}" ;;
   cont-libvirtd | cont-sshd | cont-dnsmasq) signal CONT "${what#cont-}" ;;
@@ -63,27 +75,38 @@ case $what in
   drop) rules "table inet lab {
     chain i { type filter hook input $at; iifname eth0 drop; }
     chain o { type filter hook output $at; oifname eth0 drop; }
-    chain f { type filter hook forward $at; drop; } }" ;;
+    chain f { type filter hook forward $at; drop; }; }" ;;
   reject) rules "table inet lab {
     chain i { type filter hook input $at; $refuse; }
-    chain f { type filter hook forward priority -1; $refuse; } }" ;;
-  drop-guests) rules "table inet lab { chain f { type filter hook forward $at; drop; } }" ;;
+    chain f { type filter hook forward priority -1; $refuse; }; }" ;;
+  drop-guests) rules "table inet lab { chain f { type filter hook forward $at; drop; }; }" ;;
   undrop | undrop-guests) rules '' ;;
-  link-down) ip link set "$(link "$host")" down ;;
-  link-up)
-    ip link set "$(link "$host")" up
-    ip route replace "$(guests "$host")" via "$(address "$host")"
-    ;;
+  link-down) inside "$host" ip link set eth0 down ;;
+  link-up) plug ;;
   freeze-pool) signal STOP bindfs ;;
   thaw-pool) signal CONT bindfs ;;
   fail-pool) signal KILL bindfs ;;
-  heal-pool)
-    [ -n "$(pids "$host" bindfs)" ] ||
-      inside "$host" sh -c "umount -l /var/lib/libvirt/images; bindfs --multithreaded $LAB_DIR/$host/pool /var/lib/libvirt/images"
-    ;;
+  heal-pool) heal_pool ;;
   stop-guest) guest "${1:-}" | xargs kill -STOP ;;
   cont-guest) guest "${1:-}" | xargs kill -CONT ;;
   kill-guest) guest "${1:-}" | xargs kill -KILL ;;
+  heal)
+    for name in bindfs libvirtd sshd dnsmasq qemu-system-x86; do signal CONT "$name"; done
+    rules ''
+    plug
+    heal_pool
+    starts "$host" libvirtd
+    starts "$host" sshd
+    contents "$host"
+    ;;
+  wipe)
+    for domain in $(guests_of); do
+      virsh_of "$host" destroy "$domain" >/dev/null 2>&1 || true
+      virsh_of "$host" undefine --nvram --managed-save --snapshots-metadata "$domain" >/dev/null
+    done
+    find "$LAB_DIR/$host/pool" -mindepth 1 -delete
+    virsh_of "$host" pool-refresh default >/dev/null
+    ;;
   power-off)
     kill -KILL "$pid"
     off() { [ ! -e "/proc/$pid" ]; }

@@ -6,6 +6,8 @@
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/egress-proxies-operator
 LAB_DIR=${LAB_DIR:-$cache/lab}
 images=$cache/images
+# What an operator needs: one key, and the keys of all hosts.
+client=$LAB_DIR/client
 PATH=$PATH:/usr/sbin:/sbin
 
 # The pair of networks: that of the lab which is there, else what LAB_NET asks for.
@@ -67,6 +69,30 @@ starts() {
       die "$1: libvirtd: $(tail -n 5 "$log/libvirtd.out" "$log/libvirtd.log")" ;;
     sshd) inside "$1" /usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/libvirt/sshd.log </dev/null || die "$1: sshd" ;;
   esac
+}
+
+# contents HOST: network and pool `default`. no-ping saves each guest the 3 s in which dnsmasq looks whether its address
+# is in use.
+contents() {
+  local host=$1 subnet
+  subnet=$(guests "$host")
+  subnet=${subnet%.0/24}
+  within 30 virsh_of "$host" version || die "$host: libvirtd does not answer: $(tail -n 5 "$LAB_DIR/$host/log/libvirtd.log")"
+  if ! virsh_of "$host" net-info default >/dev/null 2>&1; then
+    virsh_of "$host" net-define /dev/stdin >/dev/null <<X
+<network xmlns:dnsmasq='http://libvirt.org/schemas/network/dnsmasq/1.0'><name>default</name>
+<forward mode='open'/><bridge name='virbr0' stp='off' delay='0'/>
+<ip address='$subnet.1' netmask='255.255.255.0'><dhcp><range start='$subnet.10' end='$subnet.250'/></dhcp></ip>
+<dnsmasq:options><dnsmasq:option value='no-ping'/></dnsmasq:options></network>
+X
+    virsh_of "$host" net-autostart default >/dev/null
+  fi
+  [[ $(virsh_of "$host" net-list --name) = *default* ]] || virsh_of "$host" net-start default >/dev/null
+  if ! virsh_of "$host" pool-info default >/dev/null 2>&1; then
+    virsh_of "$host" pool-define-as default dir --target /var/lib/libvirt/images >/dev/null
+    virsh_of "$host" pool-autostart default >/dev/null
+  fi
+  [[ $(virsh_of "$host" pool-list --name) = *default* ]] || virsh_of "$host" pool-start default >/dev/null
 }
 
 # Says why there can be no lab here.

@@ -41,7 +41,7 @@ take_net() {
 prepare() {
   local host=$1 own=$LAB_DIR/$1 key
   rm -rf --one-file-system "$own/run"
-  mkdir -p "$own"/{dev,run/sshd,home/operator/.ssh,ssh,files,log/qemu,pool,cache/qemu,lib/{images,qemu,boot},client}
+  mkdir -p "$own"/{dev,run/sshd,home/operator/.ssh,ssh,files,log/qemu,pool,cache/qemu,lib/{images,qemu,boot}}
   if [ ! -e "$own/etc" ]; then
     cp -a /etc/libvirt "$own/etc"
     rm -rf "$own"/etc/qemu/networks/* "$own"/etc/storage
@@ -57,13 +57,12 @@ prepare() {
   echo "operator:x:977:37:hypervisor operator:/home/operator:/bin/bash" >>"$own/files/passwd"
   echo 'operator:*:19000:0:99999:7:::' >>"$own/files/shadow"
   sed -Ei 's/^(libvirt:[^:]*:[^:]*:).*/\1operator/' "$own/files/group"
-  [ -e "$own/client/id_ed25519" ] || ssh-keygen -q -t ed25519 -N '' -C operator -f "$own/client/id_ed25519"
   for key in ed25519 ecdsa rsa; do
     [ -e "$own/ssh/ssh_host_${key}_key" ] ||
       ssh-keygen -q -t $key $([ $key != rsa ] || echo -b 2048) -N '' -C "$host" -f "$own/ssh/ssh_host_${key}_key"
   done
-  for key in "$own"/ssh/*.pub; do echo "$(address "$host") $(cut -d' ' -f1,2 "$key")"; done >"$own/client/known_hosts"
-  cp "$own/client/id_ed25519.pub" "$own/home/operator/.ssh/authorized_keys"
+  for key in "$own"/ssh/*.pub; do echo "$(address "$host") $(cut -d' ' -f1,2 "$key")"; done >"$own/known_hosts"
+  cp "$client/id_ed25519.pub" "$own/home/operator/.ssh/authorized_keys"
   chown -R 977:37 "$own/home/operator"
   cat >"$own/ssh/sshd_config" <<X
 ListenAddress $(address "$host"):22
@@ -127,34 +126,10 @@ connect() {
   ip route replace "$(guests "$host")" via "$(address "$host")"
 }
 
-# contents HOST: network and pool `default`. no-ping saves each guest the 3 s in which dnsmasq looks whether its address
-# is in use.
-contents() {
-  local host=$1 subnet
-  subnet=$(guests "$host")
-  subnet=${subnet%.0/24}
-  within 30 virsh_of "$host" version || die "$host: libvirtd does not answer: $(tail -n 5 "$LAB_DIR/$host/log/libvirtd.log")"
-  if ! virsh_of "$host" net-info default >/dev/null 2>&1; then
-    virsh_of "$host" net-define /dev/stdin >/dev/null <<X
-<network xmlns:dnsmasq='http://libvirt.org/schemas/network/dnsmasq/1.0'><name>default</name>
-<forward mode='open'/><bridge name='virbr0' stp='off' delay='0'/>
-<ip address='$subnet.1' netmask='255.255.255.0'><dhcp><range start='$subnet.10' end='$subnet.250'/></dhcp></ip>
-<dnsmasq:options><dnsmasq:option value='no-ping'/></dnsmasq:options></network>
-X
-    virsh_of "$host" net-autostart default >/dev/null
-  fi
-  [[ $(virsh_of "$host" net-list --name) = *default* ]] || virsh_of "$host" net-start default >/dev/null
-  if ! virsh_of "$host" pool-info default >/dev/null 2>&1; then
-    virsh_of "$host" pool-define-as default dir --target /var/lib/libvirt/images >/dev/null
-    virsh_of "$host" pool-autostart default >/dev/null
-  fi
-  [[ $(virsh_of "$host" pool-list --name) = *default* ]] || virsh_of "$host" pool-start default >/dev/null
-}
-
 answers() { ssh-keyscan -T 2 -t ed25519 "$(address "$1")" 2>/dev/null | grep -q ssh-ed25519; }
 
 tell() {
-  local host=$1 client=$LAB_DIR/$1/client
+  local host=$1
   echo "$host address=$(address "$host") port=22 user=operator key=$client/id_ed25519 known_hosts=$client/known_hosts" \
     "socket=/run/libvirt/libvirt-sock local_socket=$LAB_DIR/$host/run/libvirt/libvirt-sock outside=$(outside "$host")" \
     "guests=$(guests "$host") pool=default network=default pool_files=$LAB_DIR/$host/pool log=$LAB_DIR/$host/log"
@@ -183,11 +158,12 @@ can
 packages >&2
 [[ $LAB_DIR != *[[:space:]]* ]] || die "LAB_DIR has a space in it: $LAB_DIR"
 [ ${#LAB_DIR} -le 70 ] || die "LAB_DIR is too long for the sockets below it (70 characters at most): $LAB_DIR"
-mkdir -p "$LAB_DIR"
+mkdir -p "$client"
 # Held until here is nothing left to hold: however it ends.
 [ -z "$hold" ] || trap 'scripts/lab/down.sh >/dev/null 2>&1' EXIT
 [ -z "$hold" ] || trap 'exit 143' TERM INT HUP
 take_net
+[ -e "$client/id_ed25519" ] || ssh-keygen -q -t ed25519 -N '' -C operator -f "$client/id_ed25519"
 
 names=() booted=()
 for i in $(seq "$count"); do
@@ -201,6 +177,7 @@ for i in $(seq "$count"); do
     booted+=(yes)
   fi
 done
+for host in $(hosts); do cat "$LAB_DIR/$host/known_hosts"; done >"$client/known_hosts"
 pending=()
 for i in "${!names[@]}"; do
   rest "${names[i]}" "${booted[i]}" &

@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 CONTAINER_TOOL ?= docker
 export IMG CONFIG KUBECTL DEPLOY_TIMEOUT DEPLOY_WAIT PROXIES
-.PHONY: help demo test e2e lint build crds manifests image install deploy undeploy run-dev bench bench-probes bench-scale bench-isolation clean
+.PHONY: help demo test e2e lab-up lab-down lint build crds manifests image install deploy undeploy run-dev bench bench-probes bench-scale bench-isolation clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -15,6 +15,12 @@ test: ## All tests, on real parts
 
 e2e: ## The deployed product on a real node of this machine (root): kubelet, containerd, real Squid pods; E2E_ONLY=handover
 	@scripts/e2e.sh
+
+lab-up: ## LAB_HOSTS (2) hypervisor hosts on this machine (root): sshd, libvirtd, QEMU; to be broken by scripts/lab/break.sh
+	@scripts/lab/up.sh $(or $(LAB_HOSTS),2)
+
+lab-down: ## And away again, with their guests
+	@scripts/lab/down.sh
 
 lint: ## Format, clippy, docs, unused dependencies
 	@scripts/lint.sh

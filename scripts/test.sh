@@ -6,5 +6,13 @@ scripts/setup.sh tinyproxy=tinyproxy unshare=util-linux setpriv=util-linux flock
 . scripts/lib.sh
 need_cargo
 scripts/kube-tools.sh >/dev/null
-say "Tests: pure, on a paused clock, on real Squids, of the whole binary, and on a real Kubernetes API server"
+# The tests bring their own lab up and take it away; what it is made of is brought here.
+if why=$(scripts/lab/up.sh --can 2>&1); then
+  scripts/lab/up.sh --packages
+  scripts/lab/image.sh tiny >/dev/null
+  export LAB_MUST_RUN=1
+else
+  note "Without the tests on hypervisor hosts (tests/lab). $why"
+fi
+say "Tests: pure, on a paused clock, on real Squids, of the whole binary, on a real API server, and on hypervisor hosts"
 cargo test --locked --workspace

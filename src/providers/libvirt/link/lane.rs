@@ -289,7 +289,9 @@ impl Core {
             Some(Err(TrySendError::Full(_))) => Some(Unanswered::Full),
             None | Some(Err(TrySendError::Disconnected(_))) => Some(Unanswered::Broken(None)),
         };
-        if let (Some(why), Some(call)) = (refused, lock(&self.calls).remove(&id)) {
+        if let Some(why) = refused
+            && let Some(call) = lock(&self.calls).remove(&id)
+        {
             (call.refuse)(why);
         }
         self.changed.notify_one();

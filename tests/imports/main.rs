@@ -67,6 +67,7 @@ const ROOT: &str = "
     providers  <- actors::domain, actors::ports, actors::names
     providers  <- causes
     providers  <- config::providers                      -- a backend takes its entry as it was parsed
+    providers  <- dns                                    -- names of hosts are looked up with a limit
 
     server     <- actors::domain, actors::ports, actors::names, actors::board
     server     <- actors::leases, actors::operator::Handles
@@ -90,6 +91,7 @@ const ALONE: &str = "
     schemars                               <- root::crd
     hickory_resolver                       <- root::dns
     redb                                   <- root::standalone
+    virt, russh, hadris_iso, quick_xml, reqwest, tempfile <- root::providers::libvirt
     clap                                   <- root::args
 ";
 

@@ -46,7 +46,7 @@ fn kinds() -> Vec<Vec<u8>> {
     ]
     .map(<[u8]>::to_vec)
     .to_vec();
-    kinds.extend([2047, 2048, 2049, 1536 * 1024].map(|length| pattern(length)));
+    kinds.extend([2047, 2048, 2049, 1536 * 1024].map(pattern));
     kinds
 }
 

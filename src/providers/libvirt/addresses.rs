@@ -31,8 +31,11 @@ impl FromStr for Mac {
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        for (at, byte) in self.0.iter().enumerate() {
+            let colon = if at == 0 { "" } else { ":" };
+            write!(f, "{colon}{byte:02x}")?;
+        }
+        Ok(())
     }
 }
 
@@ -70,8 +73,7 @@ pub struct SourceError {
     pub detail: String,
 }
 
-/// libvirt's `OPERATION_INVALID` (the domain does not run), `NO_DOMAIN_METADATA`'s neighbour `ARGUMENT_UNSUPPORTED` (no
-/// channel for an agent), and `AGENT_UNRESPONSIVE`.
+/// libvirt's codes for: the domain does not run, it has no channel for an agent, its agent does not answer.
 const NOT_YET: [i32; 3] = [55, 74, 86];
 
 impl SourceError {
@@ -150,7 +152,7 @@ fn rank(address: IpAddr) -> Option<u8> {
     }
 }
 
-/// 2000::/3, which is all that is given out.
+/// `2000::/3`, which is all that is given out.
 fn is_global(v6: Ipv6Addr) -> bool {
     v6.segments()[0] & 0xe000 == 0x2000
 }

@@ -9,12 +9,23 @@ say() {
     echo "egress-guest-agent: $*"
 }
 
+# Seconds since the boot: the clock may jump at a first boot.
+uptime() {
+    read -r up _ </proc/uptime
+    echo "${up%%.*}"
+}
+
+# Old busybox has no -k.
+hard=
+timeout -k 1 9 true 2>/dev/null && hard="-k 10"
+
 # within SECONDS COMMAND...
 within() {
     seconds=$1
     shift
     if command -v timeout >/dev/null 2>&1; then
-        timeout "$seconds" "$@" </dev/null
+        # shellcheck disable=SC2086
+        timeout $hard "$seconds" "$@" </dev/null
     else
         "$@" </dev/null
     fi
@@ -25,8 +36,8 @@ installed() {
 }
 
 apt() {
-    within 900 env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
-        -o DPkg::Lock::Timeout=300 -o Acquire::http::Timeout=30 -o Acquire::https::Timeout=30 "$@"
+    within 300 env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
+        -o DPkg::Lock::Timeout=120 -o Acquire::http::Timeout=30 -o Acquire::https::Timeout=30 "$@"
 }
 
 install_once() {
@@ -34,27 +45,29 @@ install_once() {
         apt update
         apt install --no-install-recommends "$PACKAGE"
     elif command -v dnf >/dev/null 2>&1; then
-        within 900 dnf -q -y install "$PACKAGE"
+        within 300 dnf -q -y install "$PACKAGE"
     elif command -v yum >/dev/null 2>&1; then
-        within 900 yum -q -y install "$PACKAGE"
+        within 300 yum -q -y install "$PACKAGE"
     elif command -v zypper >/dev/null 2>&1; then
-        within 900 zypper --non-interactive install --no-recommends "$PACKAGE"
+        within 300 zypper --non-interactive install --no-recommends "$PACKAGE"
     elif command -v apk >/dev/null 2>&1; then
-        within 900 apk add --no-progress "$PACKAGE"
+        within 300 apk add --no-progress "$PACKAGE"
     elif command -v pacman >/dev/null 2>&1; then
-        within 900 pacman -Sy --noconfirm --needed "$PACKAGE"
+        within 300 pacman -Sy --noconfirm --needed "$PACKAGE"
     else
         say "no package manager that is known"
         return 1
     fi
 }
 
+# The user's own scripts come after this one, and may want the package manager too: so neither in the background nor long.
 attempt=1
+started=$(uptime)
 while ! installed; do
     say "installing $PACKAGE, attempt $attempt of 5"
     install_once
     installed && break
-    if [ "$attempt" -ge 5 ]; then
+    if [ "$attempt" -ge 5 ] || [ $(($(uptime) - started)) -ge 600 ]; then
         say "$PACKAGE could not be installed; the address is known by the DHCP lease only"
         exit 0
     fi

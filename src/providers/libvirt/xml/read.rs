@@ -35,7 +35,7 @@ pub struct DomainFacts {
     pub name: String,
     pub uuid: Uuid,
     pub interfaces: Vec<Interface>,
-    /// Files and devices on the host, the seed and empty drives' none.
+    /// Files and devices on the host, in order, the seed among them. A disk by pool and volume has no path here.
     pub disks: Vec<String>,
     pub nvram: Option<String>,
     /// `Ok(None)` is a foreign domain. An error is one that may be ours: leave it alone (fault 47).
@@ -151,11 +151,9 @@ fn size(document: &'static str, root: &Element, what: &'static str) -> Result<Op
         _ => None,
     };
     let bytes = element.text.parse::<u64>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
-    match bytes {
-        Some(bytes) => Ok(Some(bytes)),
-        None => {
-            let given: String = [element.text.as_str(), " ", unit].concat().chars().take(60).collect();
-            Err(XmlError::Invalid { document, what, given })
-        }
-    }
+    let Some(bytes) = bytes else {
+        let given = [element.text.as_str(), " ", unit].concat().chars().take(60).collect();
+        return Err(XmlError::Invalid { document, what, given });
+    };
+    Ok(Some(bytes))
 }

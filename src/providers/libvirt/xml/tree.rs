@@ -62,13 +62,13 @@ impl Element {
                     continue;
                 }
                 Event::GeneralRef(reference) => {
-                    let text = match reference.resolve_char_ref().map_err(|e| malformed(e.to_string()))? {
-                        Some(char) => char.to_string(),
-                        None => {
-                            let name = reference.decode().map_err(|e| malformed(e.to_string()))?;
-                            let unknown = || malformed(["unknown entity ", &name].concat());
-                            resolve_predefined_entity(&name).ok_or_else(unknown)?.to_owned()
-                        }
+                    let char = reference.resolve_char_ref().map_err(|e| malformed(e.to_string()))?;
+                    let text = if let Some(char) = char {
+                        char.to_string()
+                    } else {
+                        let name = reference.decode().map_err(|e| malformed(e.to_string()))?;
+                        let unknown = || malformed(["unknown entity ", &name].concat());
+                        resolve_predefined_entity(&name).ok_or_else(unknown)?.to_owned()
                     };
                     add(&mut open, &text).map_err(malformed)?;
                     continue;

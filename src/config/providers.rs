@@ -19,10 +19,8 @@ mod file;
 mod kubernetes;
 mod libvirt;
 
-pub use self::libvirt::{
-    Firmware, Flavor, ImageFormat, ImageSource, LibvirtEntry, LibvirtHost, Ssh, VirtType, VmSize,
-};
 pub use self::kubernetes::{Effect, KubernetesEntry, Operator, PodSize, PullPolicy, Resources, Toleration};
+pub use self::libvirt::{Firmware, Flavor, ImageFormat, ImageSource, LibvirtEntry, LibvirtHost, Ssh, VirtType, VmSize};
 
 /// More than any config of sense; a file that never ends must not fill the memory.
 const LARGEST_FILE: u64 = 1024 * 1024;

@@ -7,7 +7,6 @@ use egress_actors::domain::desired::{CloudInit, Flavor as OfProxy, Managed};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::*;
 use crate::config::providers::{Entry, load};
 use crate::crd::SECRET_LABEL;
 use crate::crd::accept::accept;
@@ -48,13 +47,11 @@ fn secret<'a>(documents: &'a [Value], name: &str, key: &str) -> &'a str {
 
 fn user_data(documents: &[Value], document: &Value) -> String {
     let given = &document["spec"]["managed"]["cloudInit"];
-    match given["inline"].as_str() {
-        Some(text) => text.to_owned(),
-        None => {
-            let of = &given["secretRef"];
-            secret(documents, of["name"].as_str().unwrap(), of["key"].as_str().unwrap()).to_owned()
-        }
+    if let Some(text) = given["inline"].as_str() {
+        return text.to_owned();
     }
+    let of = &given["secretRef"];
+    secret(documents, of["name"].as_str().unwrap(), of["key"].as_str().unwrap()).to_owned()
 }
 
 /// The content of a file that cloud-init writes.

@@ -57,7 +57,7 @@ fn every_field_is_read_as_written() {
     let text = entry_of(
         "shared",
         "kvm",
-        r##"  virtType: qemu
+        r#"  virtType: qemu
   hosts:
     - {name: a, address: "KVM-1.example:2222", pool: fast, network: br-egress, socket: /run/libvirt/virtqemud-sock, capacity: 40}
     - {name: b, address: "[fd00:0::5]:22"}
@@ -75,7 +75,7 @@ fn every_field_is_read_as_written() {
   addressTimeout: 5m
   imageIdleTimeout: 30s
   imageTimeout: 1h30m
-"##,
+"#,
     );
     let read = only(&text);
     assert_eq!(

@@ -15,8 +15,8 @@ mod refused;
 mod values;
 
 pub use refused::Refused;
-pub use values::{BadToken, LeaseJournal, ListenAddr, LogFilter, Tokens, UncheckedUrl};
 pub(crate) use values::duration;
+pub use values::{BadToken, LeaseJournal, ListenAddr, LogFilter, Tokens, UncheckedUrl};
 use values::{namespace, operator_id};
 
 /// How log lines are written.

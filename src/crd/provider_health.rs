@@ -39,7 +39,7 @@ use super::status;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderHealthSpec {
-    /// The type of the entry, as in the providers config: process, kubernetes, kvm, gcp, proxmox ...
+    /// The type of the entry, as in the providers config: process, kubernetes, kvm, kvm2, gcp, proxmox ...
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,

@@ -70,6 +70,12 @@ fn pod_of(documents: &[Value], name: &str) -> Pod {
     Pod { metadata, spec: template.spec, status: None }
 }
 
+/// The samples that name hosts of your own, and are in no kustomization.
+fn machines() -> String {
+    let read = |name: &str| std::fs::read_to_string(checkout(&format!("config/samples/{name}"))).unwrap();
+    ["proxy-kvm.yaml", "proxy-kvm2.yaml", "crawl-pool-kvm2.yaml"].map(read).join("\n---\n")
+}
+
 /// Real, not a dry run: later objects need the namespaces. Unknown fields are errors.
 fn apply(plane: &Plane, text: &str) -> Said {
     let file = tempfile::NamedTempFile::new_in(plane.directory()).unwrap();
@@ -87,6 +93,7 @@ async fn every_variant_is_taken_by_the_api_server_and_its_pods_by_the_restricted
         ("config/default", rendered(&checkout("config/default"))),
         // With the namespace `crawl`, which the one after the next needs.
         ("samples", rendered(&checkout("config/samples/cluster"))),
+        ("samples of machines", machines()),
         ("config/large", rendered(&checkout("config/large"))),
         ("config/namespaced", rendered(&checkout("config/namespaced"))),
         ("components", with_components(&["large", "kvm-ssh", "tls", "network-policy"])),

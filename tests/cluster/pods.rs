@@ -45,7 +45,7 @@ fn entry(namespace: &str, fields: &str) -> KubernetesEntry {
     let text = format!("providers: [{{name: pods, type: kubernetes, namespace: {namespace}, {fields}}}]");
     match parse(std::path::Path::new("p.yaml"), text.as_bytes()).unwrap().entries.remove(0) {
         Entry::Kubernetes(entry) => *entry,
-        other @ Entry::Process(_) => panic!("{other:?}"),
+        other @ (Entry::Process(_) | Entry::Libvirt(_)) => panic!("{other:?}"),
     }
 }
 

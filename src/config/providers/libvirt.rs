@@ -10,6 +10,7 @@ use egress_actors::domain::id::{HostName, ProviderName};
 use url::Url;
 
 mod raw;
+mod values;
 
 pub(super) use self::raw::{RawLibvirt, overlaps};
 
@@ -134,5 +135,7 @@ pub struct VmSize {
     pub disk: u64,
 }
 
+#[cfg(test)]
+mod samples;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ fn entry(fields: &str) -> KubernetesEntry {
     let text = format!("providers: [{{name: pods, type: kubernetes, namespace: crawl-proxies, {fields}}}]");
     match providers::parse(Path::new("p.yaml"), text.as_bytes()).expect("valid").entries.remove(0) {
         Entry::Kubernetes(entry) => *entry,
-        other @ Entry::Process(_) => panic!("{other:?}"),
+        other @ (Entry::Process(_) | Entry::Libvirt(_)) => panic!("{other:?}"),
     }
 }
 

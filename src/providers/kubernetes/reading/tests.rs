@@ -10,7 +10,7 @@ fn entry() -> KubernetesEntry {
     let text = "providers: [{name: pods, type: kubernetes, namespace: crawl-proxies}]";
     match providers::parse(std::path::Path::new("p.yaml"), text.as_bytes()).expect("valid").entries.remove(0) {
         Entry::Kubernetes(entry) => *entry,
-        other @ Entry::Process(_) => panic!("{other:?}"),
+        other @ (Entry::Process(_) | Entry::Libvirt(_)) => panic!("{other:?}"),
     }
 }
 

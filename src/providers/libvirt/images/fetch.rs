@@ -27,7 +27,7 @@ use super::flights::{Cabin, asked_to};
 use super::format::{self, Recognised};
 use super::marker::{Marked, Marker, hex, origin};
 use super::progress::{Phase, size};
-use super::source::{Deadlines, Source, Stream};
+use super::source::{Body, Deadlines, Open};
 use super::store::{Created, ImageStore, VolumeFacts};
 use super::{Base, Wanted};
 
@@ -53,7 +53,7 @@ pub struct Limits {
 /// What a fetch works with.
 pub struct Fetch {
     pub store: Arc<dyn ImageStore>,
-    pub source: Source,
+    pub source: Arc<dyn Open>,
     pub wanted: Wanted,
     pub limits: Limits,
     pub cabin: Cabin,
@@ -189,7 +189,12 @@ impl Fetch {
     }
 
     /// From the source into the volume; the digest of what was sent.
-    async fn transfer(&self, stream: Stream, own: &mut Own, limits: Deadlines) -> Result<[u8; 32], OpError> {
+    async fn transfer(
+        &self,
+        stream: Box<dyn Body>,
+        own: &mut Own,
+        limits: Deadlines,
+    ) -> Result<[u8; 32], OpError> {
         self.cabin.progress.begin(stream.size());
         let (sender, pieces) = mpsc::channel(PIECES);
         let name = own.name.clone();
@@ -234,7 +239,7 @@ impl Fetch {
     /// wanted one, so that a volume with other bytes never comes to its end.
     async fn feed(
         &self,
-        mut stream: Stream,
+        mut stream: Box<dyn Body>,
         sender: mpsc::Sender<Vec<u8>>,
         own: &mut Own,
         limits: Deadlines,

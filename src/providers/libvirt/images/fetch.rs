@@ -141,7 +141,11 @@ impl Fetch {
         }
         if let Some(base) = base {
             self.call("delete", self.store.delete(&base.name)).await?;
-            warn!(volume = base.name, bytes = base.allocation, "a part of an image that nobody went on with was deleted");
+            warn!(
+                volume = base.name,
+                bytes = base.allocation,
+                "a part of an image that nobody went on with was deleted"
+            );
         }
         Ok(())
     }
@@ -189,12 +193,7 @@ impl Fetch {
     }
 
     /// From the source into the volume; the digest of what was sent.
-    async fn transfer(
-        &self,
-        stream: Box<dyn Body>,
-        own: &mut Own,
-        limits: Deadlines,
-    ) -> Result<[u8; 32], OpError> {
+    async fn transfer(&self, stream: Box<dyn Body>, own: &mut Own, limits: Deadlines) -> Result<[u8; 32], OpError> {
         self.cabin.progress.begin(stream.size());
         let (sender, pieces) = mpsc::channel(PIECES);
         let name = own.name.clone();
@@ -214,9 +213,10 @@ impl Fetch {
             (Some(Err(error)), _) => Err(error),
             (Some(Ok(())), _) | (None, None) => Err(self.cut_short(&name)),
             (None, Some(Ok(Some(digest)))) => {
-                timeout_at(limits.until, timeout(limits.idle, upload)).await.map_err(|_| self.too_long())?.map_err(
-                    |_| self.stuck("did not end the upload", limits.idle),
-                )??;
+                timeout_at(limits.until, timeout(limits.idle, upload))
+                    .await
+                    .map_err(|_| self.too_long())?
+                    .map_err(|_| self.stuck("did not end the upload", limits.idle))??;
                 own.moved = Instant::now();
                 Ok(digest)
             }
@@ -367,7 +367,8 @@ impl Fetch {
 
     async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T, OpError>>) -> Result<T, OpError> {
         timeout(CALL_WITHIN, call).await.unwrap_or_else(|_| {
-            let detail = format!("the pool did not answer a {what} for image `{}` within {CALL_WITHIN:?}", self.wanted.called);
+            let detail =
+                format!("the pool did not answer a {what} for image `{}` within {CALL_WITHIN:?}", self.wanted.called);
             Err(OpError::transient(Reason::Timeout, detail))
         })
     }

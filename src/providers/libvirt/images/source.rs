@@ -197,7 +197,9 @@ impl Source {
                 builder = builder.resolve_to_addrs(name, &pinned);
             }
         }
-        builder.build().map_err(|error| OpError::transient(Reason::Internal, format!("no HTTP client: {}", told(&error))))
+        builder
+            .build()
+            .map_err(|error| OpError::transient(Reason::Internal, format!("no HTTP client: {}", told(&error))))
     }
 }
 

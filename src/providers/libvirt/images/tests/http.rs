@@ -160,7 +160,8 @@ async fn a_good_answer_comes_whole_over_one_look_up_and_the_addresses_that_it_ga
 #[tokio::test]
 async fn a_redirect_may_lead_to_its_own_host_and_not_into_the_network() {
     let (inside, asked) = serve(vec![head("200 OK", "Content-Length: 1\r\n"), Act::Send(vec![1])]).await;
-    let (outside, _) = serve(vec![head("302 Found", &format!("Location: http://{inside}/\r\nContent-Length: 0\r\n"))]).await;
+    let (outside, _) =
+        serve(vec![head("302 Found", &format!("Location: http://{inside}/\r\nContent-Length: 0\r\n"))]).await;
     let url = format!("http://{outside}/x");
     let refused = async |policy: Policy| {
         let error = read(&url, &policy).await.unwrap_err();

@@ -131,8 +131,7 @@ async fn a_stopped_transfer_deletes_its_part() {
     store.pool().faults.push_back(Fault::StallAt(MIB));
     let flights = flights();
     let (pool, from) = (store.clone(), source);
-    let begin =
-        move |wanted, cabin| Fetch { store: pool, source: from, wanted, limits: LIMITS, cabin }.run();
+    let begin = move |wanted, cabin| Fetch { store: pool, source: from, wanted, limits: LIMITS, cabin }.run();
     let told = flights.base(site("hv1"), wanted(None), Duration::from_secs(5), begin).await.unwrap_err();
     assert!(told.detail.starts_with("image debian: ") && told.detail.contains("% of 3 MiB"), "{told}");
     assert!(store.pool().volumes.contains_key(NAME));

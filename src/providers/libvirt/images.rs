@@ -76,13 +76,13 @@ pub struct Base {
 /// The image side of all hosts. One for the process, or one for each entry: flights are keyed by entry and host.
 #[derive(Debug)]
 pub struct Images {
-    source: Source,
+    source: Arc<Source>,
     flights: Flights,
 }
 
 impl Images {
     pub fn new(source: Source, flights: Flights) -> Self {
-        Self { source, flights }
+        Self { source: Arc::new(source), flights }
     }
 
     /// The base, once it is in the pool. Waits up to `wait` and then says how far it is, as a transient error; the
@@ -98,7 +98,7 @@ impl Images {
         limits: Limits,
         wait: Duration,
     ) -> Result<Base, OpError> {
-        let source = self.source.clone();
+        let source: Arc<dyn source::Open> = self.source.clone();
         let begin = move |wanted: Wanted, cabin| Fetch { store, source, wanted, limits, cabin }.run();
         self.flights.base(site, wanted, wait, begin).await
     }

@@ -35,7 +35,10 @@ pub enum Step {
     /// Somebody else writes to it; look again after this long.
     Wait(Duration),
     /// A part that nobody goes on with: delete the marker first, then the base.
-    Remove { marker: Option<String>, base: Option<VolumeFacts> },
+    Remove {
+        marker: Option<String>,
+        base: Option<VolumeFacts>,
+    },
     Fetch,
 }
 

@@ -27,7 +27,7 @@ use super::flights::{Cabin, asked_to};
 use super::format::{self, Recognised};
 use super::marker::{Marked, Marker, hex, origin};
 use super::progress::{Phase, size};
-use super::source::{Deadlines, Source, Stream};
+use super::source::{Body, Deadlines, Open};
 use super::store::{Created, ImageStore, VolumeFacts};
 use super::{Base, Wanted};
 
@@ -53,7 +53,7 @@ pub struct Limits {
 /// What a fetch works with.
 pub struct Fetch {
     pub store: Arc<dyn ImageStore>,
-    pub source: Source,
+    pub source: Arc<dyn Open>,
     pub wanted: Wanted,
     pub limits: Limits,
     pub cabin: Cabin,
@@ -141,7 +141,11 @@ impl Fetch {
         }
         if let Some(base) = base {
             self.call("delete", self.store.delete(&base.name)).await?;
-            warn!(volume = base.name, bytes = base.allocation, "a part of an image that nobody went on with was deleted");
+            warn!(
+                volume = base.name,
+                bytes = base.allocation,
+                "a part of an image that nobody went on with was deleted"
+            );
         }
         Ok(())
     }
@@ -189,7 +193,7 @@ impl Fetch {
     }
 
     /// From the source into the volume; the digest of what was sent.
-    async fn transfer(&self, stream: Stream, own: &mut Own, limits: Deadlines) -> Result<[u8; 32], OpError> {
+    async fn transfer(&self, stream: Box<dyn Body>, own: &mut Own, limits: Deadlines) -> Result<[u8; 32], OpError> {
         self.cabin.progress.begin(stream.size());
         let (sender, pieces) = mpsc::channel(PIECES);
         let name = own.name.clone();
@@ -209,9 +213,10 @@ impl Fetch {
             (Some(Err(error)), _) => Err(error),
             (Some(Ok(())), _) | (None, None) => Err(self.cut_short(&name)),
             (None, Some(Ok(Some(digest)))) => {
-                timeout_at(limits.until, timeout(limits.idle, upload)).await.map_err(|_| self.too_long())?.map_err(
-                    |_| self.stuck("did not end the upload", limits.idle),
-                )??;
+                timeout_at(limits.until, timeout(limits.idle, upload))
+                    .await
+                    .map_err(|_| self.too_long())?
+                    .map_err(|_| self.stuck("did not end the upload", limits.idle))??;
                 own.moved = Instant::now();
                 Ok(digest)
             }
@@ -234,7 +239,7 @@ impl Fetch {
     /// wanted one, so that a volume with other bytes never comes to its end.
     async fn feed(
         &self,
-        mut stream: Stream,
+        mut stream: Box<dyn Body>,
         sender: mpsc::Sender<Vec<u8>>,
         own: &mut Own,
         limits: Deadlines,
@@ -362,7 +367,8 @@ impl Fetch {
 
     async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T, OpError>>) -> Result<T, OpError> {
         timeout(CALL_WITHIN, call).await.unwrap_or_else(|_| {
-            let detail = format!("the pool did not answer a {what} for image `{}` within {CALL_WITHIN:?}", self.wanted.called);
+            let detail =
+                format!("the pool did not answer a {what} for image `{}` within {CALL_WITHIN:?}", self.wanted.called);
             Err(OpError::transient(Reason::Timeout, detail))
         })
     }

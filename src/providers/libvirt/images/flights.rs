@@ -104,6 +104,12 @@ pub struct Place {
     _permits: [OwnedSemaphorePermit; 2],
 }
 
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("site", &self.site).finish_non_exhaustive()
+    }
+}
+
 impl Cabin {
     /// Waits for the right to transfer. The caller holds the deadline.
     pub async fn place(&self) -> Place {

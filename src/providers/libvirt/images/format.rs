@@ -21,7 +21,10 @@ pub struct Recognised {
 /// Errors: permanent `ImageFormatUnsupported`, with what it is and what to do.
 pub fn recognise(head: &[u8], size: u64, wanted: Option<ImageFormat>, called: &str) -> Result<Recognised, OpError> {
     let refuse = |what: &str| {
-        Err(OpError::permanent(Reason::ImageFormatUnsupported, format!("what the source gives for image `{called}` {what}")))
+        Err(OpError::permanent(
+            Reason::ImageFormatUnsupported,
+            format!("what the source gives for image `{called}` {what}"),
+        ))
     };
     let seen = match look(head) {
         Look::Qcow2 => match qcow2(head) {
@@ -30,7 +33,9 @@ pub fn recognise(head: &[u8], size: u64, wanted: Option<ImageFormat>, called: &s
         },
         Look::Disk => Recognised { format: ImageFormat::Raw, virtual_size: size },
         // Any bytes may be a raw disk; somebody who says so is believed.
-        Look::Unknown if wanted == Some(ImageFormat::Raw) => Recognised { format: ImageFormat::Raw, virtual_size: size },
+        Look::Unknown if wanted == Some(ImageFormat::Raw) => {
+            Recognised { format: ImageFormat::Raw, virtual_size: size }
+        }
         Look::Unknown => {
             return refuse(
                 "is no disk image that is known: it begins like neither qcow2 nor a partitioned disk; if it is a raw \
@@ -136,7 +141,9 @@ fn qcow2(head: &[u8]) -> Result<u64, &'static str> {
             return Err("is a qcow2 image that is marked as corrupt");
         }
         if incompatible >> 5 != 0 {
-            return Err("is a qcow2 image with features that are not known: rewrite it with `qemu-img convert -O qcow2`");
+            return Err(
+                "is a qcow2 image with features that are not known: rewrite it with `qemu-img convert -O qcow2`",
+            );
         }
     }
     Ok(virtual_size)

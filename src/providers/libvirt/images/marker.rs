@@ -93,8 +93,7 @@ impl Marker {
              uses them",
             base.name
         );
-        let refuse =
-            |what: String| Some(OpError::permanent(Reason::ImageDigestMismatch, format!("{what}; {way_out}")));
+        let refuse = |what: String| Some(OpError::permanent(Reason::ImageDigestMismatch, format!("{what}; {way_out}")));
         let Self { size, .. } = *self;
         match wanted.sha256.map(hex) {
             Some(digest) if digest != self.sha256 => {

@@ -84,7 +84,8 @@ fn under(url: &Url, allowed: &[Url]) -> Result<Reach, OpError> {
     if lower.contains("%2f") || lower.contains("%5c") {
         return Err(forbidden(format!("{} has an encoded slash in its path", origin(url))));
     }
-    let Some(prefix) = allowed.iter().find(|prefix| same_host(prefix, url) && is_below(prefix.path(), url.path())) else {
+    let Some(prefix) = allowed.iter().find(|prefix| same_host(prefix, url) && is_below(prefix.path(), url.path()))
+    else {
         return Err(forbidden(format!("{} is not under any prefix of allowImageURLs", origin(url))));
     };
     // The prefix names this very address: that is the administrator's word for it.
@@ -190,7 +191,10 @@ mod tests {
         check("http://10.0.0.5/any", None);
         check("http://10.0.0.6:8000/any", None);
         check("file:///etc/passwd", None);
-        assert_eq!(Policy::Placement(Vec::new()).first(&url("https://a.example/")).unwrap_err().reason, Reason::Forbidden);
+        assert_eq!(
+            Policy::Placement(Vec::new()).first(&url("https://a.example/")).unwrap_err().reason,
+            Reason::Forbidden
+        );
     }
 
     #[test]
@@ -211,14 +215,39 @@ mod tests {
     #[test]
     fn what_is_not_of_the_public_internet_is_known_in_every_clothing() {
         for inside in [
-            "0.0.0.0", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "169.254.169.254", "172.31.255.255",
-            "192.0.0.192", "192.168.1.1", "224.0.0.1", "255.255.255.255", "::", "::1", "::127.0.0.1", "fc00::1",
-            "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1", "::ffff:10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::10.0.0.1",
-            "64:ff9b:1::10.0.0.1", "2001::1", "2002:a00:1::1", "::ffff:0:127.0.0.1", "100::1",
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "100.100.100.200",
+            "127.0.0.1",
+            "169.254.169.254",
+            "172.31.255.255",
+            "192.0.0.192",
+            "192.168.1.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::127.0.0.1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "::ffff:10.0.0.1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::10.0.0.1",
+            "2001::1",
+            "2002:a00:1::1",
+            "::ffff:0:127.0.0.1",
+            "100::1",
         ] {
             assert!(!is_public(inside.parse().unwrap()), "{inside}");
         }
-        for outside in ["1.1.1.1", "100.128.0.0", "172.32.0.0", "192.0.1.0", "2606:4700::1111", "64:ff9b::1.1.1.1", "2003::1"] {
+        for outside in
+            ["1.1.1.1", "100.128.0.0", "172.32.0.0", "192.0.1.0", "2606:4700::1111", "64:ff9b::1.1.1.1", "2003::1"]
+        {
             assert!(is_public(outside.parse().unwrap()), "{outside}");
         }
     }

@@ -146,11 +146,37 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// To one significant digit below 10 MiB and to tens above: a rate is never the same twice.
+/// Whole MiB below ten and tens of them above: an exact rate is never the same twice.
 fn round(rate: u64) -> String {
     match rate {
         0..MIB => "less than 1 MiB".to_owned(),
         _ if rate < 10 * MIB => format!("{} MiB", rate / MIB),
         _ => format!("{} MiB", rate / MIB / 10 * 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_words_change_with_each_tenth_only() {
+        let progress = Progress::new("debian-13");
+        assert_eq!(progress.words(), "image debian-13: looking into the pool");
+        progress.begin(2 << 30);
+        assert_eq!(progress.words(), "image debian-13: 0 % of 2.0 GiB, begun");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(progress.add(700 << 20), Some(30));
+        let words = progress.words();
+        assert_eq!(words, "image debian-13: 30 % of 2.0 GiB, 10 MiB/s");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(progress.add(50 << 20), None);
+        assert_eq!(progress.words(), words);
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        let said = [5, 12 << 10, 700 << 20, 2_800_000_000].map(size);
+        assert_eq!(said, ["5 B", "12 KiB", "700 MiB", "2.6 GiB"]);
     }
 }

@@ -63,6 +63,43 @@ impl Deadlines {
     }
 }
 
+/// Where a fetch gets its bytes from: [`Source`], or a scripted one in tests.
+#[async_trait]
+pub trait Open: Send + Sync {
+    /// As [`Source::open`].
+    async fn open(
+        &self,
+        url: &Url,
+        policy: &Policy,
+        verified: bool,
+        limits: Deadlines,
+    ) -> Result<Box<dyn Body>, OpError>;
+}
+
+/// The bytes of one image.
+#[async_trait]
+pub trait Body: Send {
+    /// Bytes of the whole.
+    fn size(&self) -> u64;
+    /// The first bytes, before any piece was taken: [`HEAD`] of them or the whole, and perhaps more.
+    fn head(&self) -> &[u8];
+    /// The next bytes, at most [`PIECE`]; `None` behind the last. Only the last piece is shorter.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, OpError>;
+}
+
+#[async_trait]
+impl Open for Source {
+    async fn open(
+        &self,
+        url: &Url,
+        policy: &Policy,
+        verified: bool,
+        limits: Deadlines,
+    ) -> Result<Box<dyn Body>, OpError> {
+        Ok(Box::new(Self::open(self, url, policy, verified, limits).await?))
+    }
+}
+
 /// Where images come from; clones share it.
 #[derive(Clone)]
 pub struct Source {
@@ -160,7 +197,9 @@ impl Source {
                 builder = builder.resolve_to_addrs(name, &pinned);
             }
         }
-        builder.build().map_err(|error| OpError::transient(Reason::Internal, format!("no HTTP client: {}", told(&error))))
+        builder
+            .build()
+            .map_err(|error| OpError::transient(Reason::Internal, format!("no HTTP client: {}", told(&error))))
     }
 }
 
@@ -204,28 +243,6 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Bytes of the whole.
-    pub const fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// The first bytes, before any piece was taken: [`HEAD`] of them or the whole, and perhaps more.
-    pub fn head(&self) -> &[u8] {
-        &self.held
-    }
-
-    /// The next bytes, at most [`PIECE`]; `None` behind the last. Only the last piece is shorter.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, OpError> {
-        while self.held.len() < PIECE && self.received < self.size {
-            self.more().await?;
-        }
-        if self.held.is_empty() {
-            return Ok(None);
-        }
-        let rest = self.held.split_off(self.held.len().min(PIECE));
-        Ok(Some(std::mem::replace(&mut self.held, rest)))
-    }
-
     async fn more(&mut self) -> Result<(), OpError> {
         match timeout_at(self.limits.next(), self.response.chunk()).await {
             Err(_) => Err(silent(&self.from, self.limits)),
@@ -241,6 +258,28 @@ impl Stream {
                 Ok(())
             }
         }
+    }
+}
+
+#[async_trait]
+impl Body for Stream {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn head(&self) -> &[u8] {
+        &self.held
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, OpError> {
+        while self.held.len() < PIECE && self.received < self.size {
+            self.more().await?;
+        }
+        if self.held.is_empty() {
+            return Ok(None);
+        }
+        let rest = self.held.split_off(self.held.len().min(PIECE));
+        Ok(Some(std::mem::replace(&mut self.held, rest)))
     }
 }
 

@@ -80,9 +80,10 @@ fn a_tiny_guest_gets_a_lease_answers_as_agent_and_proxies() {
         write!(proxy, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{words}\r\n").ok()?;
         let mut head = [0; 12];
         proxy.read_exact(&mut head).ok()?;
-        if head.ends_with(b"200") {
-            write!(proxy, "GET / HTTP/1.1\r\nHost: {to}\r\n\r\n").ok()?;
+        if !head.ends_with(b"200") {
+            return Some(String::from_utf8_lossy(&head).into_owned());
         }
+        write!(proxy, "GET / HTTP/1.1\r\nHost: {to}\r\n\r\n").ok()?;
         let mut rest = String::new();
         proxy.read_to_string(&mut rest).ok()?;
         Some(String::from_utf8_lossy(&head).into_owned() + &rest)

@@ -96,7 +96,7 @@ async fn an_abort_wakes_who_reads_and_who_writes() {
     sshd.signal_sessions(Signal::STOP);
     let writer = tokio::spawn(async move {
         loop {
-            if let Err(error) = writes.write(&[0; 65536]).await {
+            if let Err(error) = writes.write(&vec![0; 65536]).await {
                 return error;
             }
         }
@@ -121,7 +121,7 @@ async fn an_abort_ends_a_session_that_waits_for_a_stream_nobody_reads() {
     let (held, mut write) = tokio::io::split(stream);
     let (told, stuck) = watch::channel(0_usize);
     let writer = tokio::spawn(async move {
-        while write.write_all(&[0; 65536]).await.is_ok() {
+        while write.write_all(&vec![0; 65536]).await.is_ok() {
             told.send_modify(|written| *written += 65536);
         }
     });
@@ -183,7 +183,7 @@ async fn stuck(sshd: &Sshd, echo: &Echo, limits: &SshLimits) -> (SshConnection, 
     }
     between.stop.send(true).unwrap();
     for mut stream in streams {
-        tokio::spawn(async move { while stream.write_all(&[0; 65536]).await.is_ok() {} });
+        tokio::spawn(async move { while stream.write_all(&vec![0; 65536]).await.is_ok() {} });
     }
     (connection, between)
 }

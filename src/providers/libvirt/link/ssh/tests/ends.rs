@@ -56,10 +56,6 @@ async fn keepalives_of_the_host_are_answered_and_its_end_is_noticed() {
     let connection = sshd.dial(&patient()).await;
     assert!(timeout(Duration::from_secs(4), connection.closed()).await.is_err());
 
-    let sshd = Sshd::start("UnusedConnectionTimeout 1s");
-    let connection = sshd.dial(&quick()).await;
-    gone(&sshd, &connection, SOON).await;
-
     let sshd = Sshd::start("");
     let connection = sshd.dial(&patient()).await;
     sshd.signal_sessions(Signal::KILL);

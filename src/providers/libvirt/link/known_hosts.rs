@@ -1,7 +1,7 @@
 //! What `known_hosts` says about a host: its keys, the refused ones, and the lines that are of no use.
 //!
 //! Pure: text in, verdict out. The file itself is read by [`super::material`].
-//! The rules are those of sshd(8) "SSH_KNOWN_HOSTS FILE FORMAT", with two differences, both to the strict side. A line for
+//! The rules are those of sshd(8) "`SSH_KNOWN_HOSTS` FILE FORMAT", with two differences, both to the strict side. A line for
 //! `host` alone is of no use for another port than 22 (OpenSSH tries it too), and `@cert-authority` is told as not supported.
 //! russh's own reader is not used: it takes an unreadable file for an empty one, knows no markers, wildcards or
 //! tabs, and fails as a whole at one bad line (faults 5 and 6).

@@ -35,11 +35,14 @@ const KEY_MAX: u64 = 64 << 10;
 /// What a Secret can hold.
 const KNOWN_HOSTS_MAX: u64 = 1 << 20;
 
+/// A content, and what came of it.
+type Reading = (Fingerprint, Result<Arc<Material>, OpError>);
+
 /// Where the material of an entry is.
 pub struct MaterialFiles {
     key: PathBuf,
     known_hosts: PathBuf,
-    last: Mutex<Option<(Fingerprint, Result<Arc<Material>, OpError>)>>,
+    last: Mutex<Option<Reading>>,
     /// One reading at a time, held to its end even if nobody waits for it any more: a hanging filesystem holds one blocking
     /// thread for each entry.
     reading: Arc<Semaphore>,
@@ -47,7 +50,10 @@ pub struct MaterialFiles {
 
 impl fmt::Debug for MaterialFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MaterialFiles").field("key", &self.key).field("known_hosts", &self.known_hosts).finish()
+        f.debug_struct("MaterialFiles")
+            .field("key", &self.key)
+            .field("known_hosts", &self.known_hosts)
+            .finish_non_exhaustive()
     }
 }
 
@@ -115,7 +121,7 @@ fn content(path: &Path, max: u64) -> Result<Vec<u8>, Unread> {
         return Err(Unread::NoFile);
     }
     // All the room at once: a buffer that grows leaves copies of the key behind.
-    let room = usize::try_from(max + 1).unwrap_or(usize::MAX).min(KEY_MAX as usize + 1);
+    let room = usize::try_from(max.min(KEY_MAX) + 1).unwrap_or_default();
     let mut bytes = Vec::with_capacity(room);
     file.take(max + 1).read_to_end(&mut bytes).map_err(Unread::Io)?;
     if bytes.len() as u64 > max { Err(Unread::TooLarge(max)) } else { Ok(bytes) }
@@ -196,7 +202,7 @@ impl Material {
         &self.known
     }
 
-    /// The lines of known_hosts that are of no use, for a log line or a check's words; not fatal (fault 6).
+    /// The lines of `known_hosts` that are of no use, for a log line or a check's words; not fatal (fault 6).
     pub fn problems(&self) -> &[String] {
         &self.problems
     }

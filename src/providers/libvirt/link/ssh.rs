@@ -41,7 +41,7 @@ use wire::Cutter;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SshTarget {
     pub user: String,
-    /// As configured: a name or an IP. It is what known_hosts is asked for.
+    /// As configured: a name or an IP. It is what `known_hosts` is asked for.
     pub address: String,
     pub port: u16,
 }
@@ -94,7 +94,7 @@ pub struct SshConnection(Arc<Inner>);
 struct Inner {
     target: SshTarget,
     handle: Arc<Handle<Session>>,
-    cutter: Cutter,
+    cutter: Arc<Cutter>,
     ending: Ending,
     aborted: AtomicBool,
     streams: Mutex<Vec<Weak<Tap>>>,

@@ -71,7 +71,7 @@ fn read_key(kind: Option<&str>, key: Option<&str>) -> Result<KeyData, String> {
     let algorithm = read.algorithm();
     let usable = matches!(algorithm, Algorithm::Ed25519 | Algorithm::Ecdsa { .. } | Algorithm::Rsa { .. });
     if algorithm.to_string() != kind {
-        return Err(told(&format!("is one of type `{}`", short(&algorithm.to_string()))));
+        return Err(told(&format!("is one of type `{}`", short(algorithm.as_ref()))));
     }
     if !usable {
         return Err(told("is not of a supported type"));

@@ -1,6 +1,6 @@
 //! From the bytes of a key file to a private key, or to the reason why not (fault 8).
 //!
-//! Takes what ssh-keygen, openssl and PuTTY write, also with CRLF, spaces around the lines, a whole block indented by a YAML file, or
+//! Takes what ssh-keygen, openssl and `PuTTY` write, also with CRLF, spaces around the lines, a whole block indented by a YAML file, or
 //! a byte order mark. russh compares whole lines, so the text is put in order before it sees it.
 
 use std::path::Path;

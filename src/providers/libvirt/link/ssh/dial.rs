@@ -41,7 +41,7 @@ pub(super) async fn dial(
 
     let keys = material.known().lookup(&target.address, target.port);
     let config = Arc::new(config(&keys, limits));
-    let (session, refusal, ending) = Session::new(target.clone(), keys);
+    let (session, refusal, ending) = Session::new(target.clone(), keys, cut.cutter());
     let mut handle = match timeout_at(deadline, connect_stream(config, wire, session)).await {
         Ok(Ok(handle)) => handle,
         Ok(Err(error)) => {
@@ -58,11 +58,10 @@ pub(super) async fn dial(
         let cause = timeout_at(deadline, ending.ended()).await.unwrap_or(Cause::Broken("it was closed".to_owned()));
         return Err(errors::lost(target, &cause));
     }
-    let cutter = cut.hand_on().expect("nobody took it before");
     Ok(SshConnection(Arc::new(Inner {
         target: target.clone(),
         handle: Arc::new(handle),
-        cutter,
+        cutter: cut.hand_on(),
         ending,
         aborted: AtomicBool::new(false),
         streams: Mutex::default(),
@@ -105,9 +104,9 @@ async fn log_in(
 ) -> Result<(), OpError> {
     let hashes = if matches!(material.key().algorithm(), Algorithm::Rsa { .. }) {
         match handle.best_supported_rsa_hash().await {
-            Ok(Some(Some(hash))) => vec![Some(hash)],
-            // Says nothing, or SHA-1 alone, which it may not mean.
-            Ok(Some(None) | None) => vec![Some(HashAlg::Sha512), Some(HashAlg::Sha256)],
+            Ok(Some(Some(HashAlg::Sha256))) => vec![Some(HashAlg::Sha256)],
+            // OpenSSH names all that it knows, whatever PubkeyAcceptedAlgorithms says, and others name nothing.
+            Ok(_) => vec![Some(HashAlg::Sha512), Some(HashAlg::Sha256)],
             Err(_) => return Err(errors::login_cut(target, material, &ending.ended().await)),
         }
     } else {

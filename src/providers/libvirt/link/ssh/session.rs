@@ -8,6 +8,7 @@ use russh::keys::PublicKeyOrCertificate;
 use tokio::sync::watch;
 
 use super::super::known_hosts::{HostKeys, Verdict};
+use super::wire::Cutter;
 use super::{SshTarget, errors};
 
 /// Why a session ended. `Refused`: by a message of the host, with its words.
@@ -17,11 +18,14 @@ pub(super) enum Cause {
     Broken(String),
 }
 
-/// Belongs to the session's task and is dropped with it.
+/// Belongs to the session's task and is dropped with it, after the stream.
 pub(super) struct Session {
     target: SshTarget,
     keys: HostKeys,
     refusal: Refusal,
+    cutter: Arc<Cutter>,
+    /// The host answers no more: what is still to be sent would keep the socket for as long as the kernel tries.
+    is_dead: bool,
     ended: watch::Sender<Option<Cause>>,
 }
 
@@ -51,17 +55,28 @@ impl Ending {
 }
 
 impl Session {
-    pub(super) fn new(target: SshTarget, keys: HostKeys) -> (Self, Refusal, Ending) {
+    pub(super) fn new(target: SshTarget, keys: HostKeys, cutter: Arc<Cutter>) -> (Self, Refusal, Ending) {
         let (ended, ending) = watch::channel(None);
         let refusal = Refusal::default();
-        (Self { target, keys, refusal: refusal.clone(), ended }, refusal, Ending(ending))
+        let session = Self { target, keys, refusal: refusal.clone(), cutter, is_dead: true, ended };
+        (session, refusal, Ending(ending))
+    }
+}
+
+impl Drop for Session {
+    /// Before the end is told: whoever hears of it finds no socket.
+    fn drop(&mut self) {
+        if self.is_dead {
+            self.cutter.abort();
+        }
+        self.cutter.release();
     }
 }
 
 impl Handler for Session {
     type Error = russh::Error;
 
-    /// Strict: what known_hosts does not have is refused (faults 5 to 7). No certificates are asked for, so none comes.
+    /// Strict: what `known_hosts` does not have is refused (faults 5 to 7). No certificates are asked for, so none comes.
     async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
         let key = shown.public_key();
         let verdict = self.keys.verdict(&key);
@@ -74,6 +89,8 @@ impl Handler for Session {
     }
 
     async fn disconnected(&mut self, reason: DisconnectReason<Self::Error>) -> Result<(), Self::Error> {
+        self.is_dead =
+            matches!(reason, DisconnectReason::Error(russh::Error::KeepaliveTimeout | russh::Error::InactivityTimeout));
         let cause = match reason {
             DisconnectReason::ReceivedDisconnect(info) => Cause::Refused(errors::words(&info.message)),
             DisconnectReason::Error(error) => Cause::Broken(errors::broken(&error)),

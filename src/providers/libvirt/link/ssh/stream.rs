@@ -95,11 +95,11 @@ impl AsyncWrite for SshStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.with(cx, |state| &mut state.writer, |channel, cx| channel.poll_flush(cx))
+        self.0.with(cx, |state| &mut state.writer, AsyncWrite::poll_flush)
     }
 
     /// Ends our direction only; what the host still sends can be read.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.with(cx, |state| &mut state.writer, |channel, cx| channel.poll_shutdown(cx))
+        self.0.with(cx, |state| &mut state.writer, AsyncWrite::poll_shutdown)
     }
 }

@@ -16,38 +16,60 @@ use super::SshLimits;
 /// How much of the first answer is kept, in bytes.
 const FIRST_MAX: usize = 256;
 
-/// Closes a socket that belongs to another task. Dropping russh's handle does not (faults.md part 2 (i)).
+/// Closes a socket that belongs to another task. Dropping russh's handle does not (faults.md part 2 (i)). Holds the socket open
+/// until [`Cutter::release`].
 #[derive(Debug)]
-pub(super) struct Cutter(OwnedFd);
+pub(super) struct Cutter(Mutex<Option<OwnedFd>>);
 
 impl Cutter {
     /// What is to be sent still is, within the TCP user timeout.
     pub(super) fn close(&self) {
-        // Not connected any more: what was wanted.
-        let _ = shutdown(&self.0, Shutdown::Both);
+        self.cut(false);
     }
 
     /// What is to be sent is thrown away, and the peer is told by a reset.
     pub(super) fn abort(&self) {
-        let _ = sockopt::set_socket_linger(&self.0, Some(Duration::ZERO));
-        self.close();
+        self.cut(true);
+    }
+
+    /// Lets go of the socket. By whoever has just dropped the stream itself.
+    pub(super) fn release(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn cut(&self, throw_away: bool) {
+        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(socket) = &*socket else { return };
+        if throw_away {
+            let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+        }
+        // Not connected any more: what was wanted.
+        let _ = shutdown(socket, Shutdown::Both);
     }
 }
 
 /// Closes the socket unless it is handed on. For a dial that fails, is late or is dropped.
 #[derive(Debug)]
-pub(super) struct CutOnDrop(Option<Cutter>);
+pub(super) struct CutOnDrop {
+    cutter: Arc<Cutter>,
+    handed_on: bool,
+}
 
 impl CutOnDrop {
-    pub(super) fn hand_on(mut self) -> Option<Cutter> {
-        self.0.take()
+    pub(super) fn cutter(&self) -> Arc<Cutter> {
+        Arc::clone(&self.cutter)
+    }
+
+    pub(super) fn hand_on(mut self) -> Arc<Cutter> {
+        self.handed_on = true;
+        self.cutter()
     }
 }
 
 impl Drop for CutOnDrop {
     fn drop(&mut self) {
-        if let Some(cutter) = &self.0 {
-            cutter.abort();
+        if !self.handed_on {
+            self.cutter.abort();
         }
     }
 }
@@ -76,7 +98,8 @@ impl Wire {
         tcp.set_nodelay(true)?;
         let user_timeout = u32::try_from(limits.tcp_user_timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&tcp, user_timeout)?;
-        let cutter = CutOnDrop(Some(Cutter(rustix::io::fcntl_dupfd_cloexec(&tcp, 3)?)));
+        let socket = Mutex::new(Some(rustix::io::fcntl_dupfd_cloexec(&tcp, 3)?));
+        let cutter = CutOnDrop { cutter: Arc::new(Cutter(socket)), handed_on: false };
         let first = First::default();
         Ok((Self { tcp, first: first.clone(), full: false }, cutter, first))
     }

@@ -31,7 +31,7 @@ pub(crate) const SHARED: usize = 2;
 const UP_WITHIN: Duration = Duration::from_mins(5);
 
 /// It takes under a second.
-const DOWN_WITHIN: Duration = Duration::from_secs(60);
+const DOWN_WITHIN: Duration = Duration::from_mins(1);
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 

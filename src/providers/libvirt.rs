@@ -36,6 +36,7 @@ use self::images::Images;
 use self::link::material::MaterialFiles;
 use self::link::ssh::SshTarget;
 use self::link::{Destination, Link};
+use self::metadata::Mark;
 use self::pool::Pool;
 use crate::config::providers::{LibvirtEntry, LibvirtHost};
 use crate::dns::Dns;
@@ -175,9 +176,9 @@ impl Site {
         self.pool.about()
     }
 
-    /// A row of another entry names that entry, as it was made under it.
-    fn provider_id(&self, entry: &ProviderName, domain: Uuid) -> String {
-        format!("{}://{entry}/{}/{domain}", self.entry.flavor.as_str(), self.host.name)
+    /// A row of another entry names that entry and its host, as it was made under it.
+    fn provider_id(&self, mark: &Mark, domain: Uuid) -> String {
+        format!("{}://{}/{}/{domain}", self.entry.flavor.as_str(), mark.owner.entry, mark.host)
     }
 
     fn remember(&self, domain: Uuid, address: IpAddr) {

@@ -132,8 +132,9 @@ impl Opener {
             }
         });
         let mut places: Vec<_> =
-            entry.hosts.iter().map(|host| format!("{}:{}/{}", host.address, host.port, host.pool)).collect();
+            entry.hosts.iter().map(|host| format!("{}:{}", host.address, host.port)).collect();
         places.sort_unstable();
+        places.dedup();
         ProviderEntry {
             name: entry.name.clone(),
             kind: entry.flavor.as_str(),

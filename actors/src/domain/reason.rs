@@ -130,6 +130,8 @@ reasons! {
     FirmwareMissing,
     KVMUnavailable,
     DiskPermissionDenied,
+    /// The base image of the instance is on its way into the pool; the message says how far it is.
+    ImageFetching,
     ImageNotFound,
     ImageDigestMismatch,
     ImageFormatUnsupported,

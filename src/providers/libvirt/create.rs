@@ -121,7 +121,14 @@ async fn define(
 ) -> Result<Mark, OpError> {
     let directory = site.pool.target_path().await?;
     let incarnation = Uuid::new_v4().simple().to_string();
-    let mark = Mark { owner: spec.mark.clone(), incarnation, created_at: SystemTime::now(), port: spec.port };
+    let mark = Mark {
+        owner: spec.mark.clone(),
+        incarnation,
+        created_at: SystemTime::now(),
+        port: spec.port,
+        host: site.host.name.clone(),
+        pool: site.host.pool.clone(),
+    };
     let path = |file: String| format!("{}/{file}", directory.trim_end_matches('/'));
     let (disk_path, seed_path) = (path(names::overlay(name)), path(names::seed(name)));
     let text = xml::domain(&DomainSpec {

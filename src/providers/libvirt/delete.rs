@@ -9,21 +9,22 @@ use super::errors::{self, Effect, code};
 use super::link::LaneKind;
 use super::link::rpc::{Libvirt, RpcError};
 use super::look::{self, Found};
+use super::pool::Pool;
 use super::{Site, names};
 
 pub(super) async fn delete(site: &Site, mark: &OwnerMark) -> Result<(), OpError> {
-    match look::domain_of(site, mark).await? {
+    let pool = match look::domain_of(site, mark).await? {
         Found::Foreign(what) => return Err(errors::conflict(&what)),
         // The domain goes last, so without it there is nothing, unless somebody undefined it by hand: what can be seen of
         // that goes, and a pool that cannot be looked at holds up nobody.
         Found::Nothing => {
-            if let Err(error) = volumes(site, mark).await {
+            if let Err(error) = volumes(&site.pool, mark).await {
                 tracing::debug!(proxy = %mark.key, %error, "volumes without a domain could not be looked for");
             }
             return Ok(());
         }
-        Found::Ours(_) => {}
-    }
+        Found::Ours(ours) => Pool { name: ours.0.pool.clone(), ..site.pool.clone() },
+    };
     // The mark is read once more on the thread that ends the domain.
     end(site, mark, "end the domain", "virDomainDestroy", |libvirt, domain, name| {
         match libvirt.rpc("virDomainDestroy", name, |_| domain.destroy()) {
@@ -32,7 +33,7 @@ pub(super) async fn delete(site: &Site, mark: &OwnerMark) -> Result<(), OpError>
         }
     })
     .await?;
-    volumes(site, mark).await?;
+    volumes(&pool, mark).await?;
     end(site, mark, "undefine the domain", "virDomainUndefineFlags", |libvirt, domain, name| {
         undefine(libvirt, domain, name)
     })
@@ -89,16 +90,16 @@ async fn end(
 }
 
 /// Disk and seed. What is in their place and cannot be ours stays.
-async fn volumes(site: &Site, mark: &OwnerMark) -> Result<(), OpError> {
+async fn volumes(pool: &Pool, mark: &OwnerMark) -> Result<(), OpError> {
     let domain = names::domain_name(mark);
     for name in [names::overlay(&domain), names::seed(&domain)] {
-        match site.pool.volume(&name).await? {
+        match pool.volume(&name).await? {
             None => {}
-            Some(volume) if super::create::may_be_ours(&volume) => site.pool.remove(&name).await?,
+            Some(volume) if super::create::may_be_ours(&volume) => pool.remove(&name).await?,
             Some(_) => {
                 return Err(OpError::permanent(
                     Reason::NameConflict,
-                    format!("volume `{name}` in pool `{}` is there and is not ours: it is not touched", site.host.pool),
+                    format!("volume `{name}` in pool `{}` is there and is not ours: it is not touched", pool.name),
                 ));
             }
         }

@@ -21,10 +21,7 @@ pub(super) mod code {
     pub const NO_STORAGE_POOL: u32 = 49;
     pub const NO_STORAGE_VOL: u32 = 50;
     pub const OPERATION_INVALID: u32 = 55;
-    pub const AGENT_NOT_CONFIGURED: u32 = 74;
     pub const AUTH_CANCELLED: u32 = 79;
-    pub const NO_DOMAIN_METADATA: u32 = 80;
-    pub const AGENT_UNRESPONSIVE: u32 = 86;
     pub const STORAGE_VOL_EXIST: u32 = 90;
     pub const ACCESS_DENIED: u32 = 88;
     pub const AUTH_UNAVAILABLE: u32 = 94;

@@ -225,7 +225,7 @@ pub(super) fn instance(site: &Site, mark: &Mark, seen: &Seen, address: Option<Ip
         State::Crashed => (InstanceState::Stopped, complain(Reason::InstanceStopped, "its domain has crashed")),
     };
     Instance {
-        provider_id: site.provider_id(&mark.owner.entry, seen.facts.uuid).into(),
+        provider_id: site.provider_id(mark, seen.facts.uuid).into(),
         state,
         endpoint: address.map(|address| Endpoint { scheme: Scheme::Http, host: address.to_string().into(), port: mark.port }),
         generated: None,
@@ -256,9 +256,11 @@ pub(super) async fn list(
         read.await.map_err(|error| errors::of(site.about(), "list the domains", Effect::None, error))?;
     let leases: Vec<_> = leases.into_iter().filter_map(lease).collect();
     site.forget_all_but(&found.iter().map(|(_, seen)| seen.facts.uuid).collect());
-    let ours = found
-        .into_iter()
-        .filter(|(mark, _)| mark.owner.operator == *operator && entry.is_none_or(|entry| mark.owner.entry == *entry));
+    // Another host of this entry may be the same libvirtd: each tells its own.
+    let is_ours = |mark: &Mark| mark.owner.entry != site.entry.name || mark.host == site.host.name;
+    let ours = found.into_iter().filter(|(mark, _)| {
+        mark.owner.operator == *operator && is_ours(mark) && entry.is_none_or(|entry| mark.owner.entry == *entry)
+    });
     let rows = ours.map(|(mark, seen)| {
         let address = (seen.state == State::Running).then(|| site.remembered(seen.facts.uuid)).flatten();
         let by_lease = || {

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use egress_actors::domain::id::{OperatorId, ProviderName, ProxyKey, Uid};
+use egress_actors::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::instance::OwnerMark;
 use jiff::Timestamp;
 
@@ -26,6 +26,10 @@ pub struct Mark {
     pub created_at: SystemTime,
     /// On which the guest's proxy listens.
     pub port: u16,
+    /// The host as its entry calls it: two hosts of an entry may be one libvirtd.
+    pub host: HostName,
+    /// In which its volumes are: another entry, or a later version of this one, may have another pool.
+    pub pool: String,
 }
 
 /// The element, as it stands within `<metadata>`.
@@ -55,6 +59,8 @@ pub(super) fn write_into(mark: &Mark, out: &mut Out) -> Result<(), XmlError> {
             ("incarnation", &mark.incarnation),
             ("created", &created.to_string()),
             ("port", &mark.port.to_string()),
+            ("host", mark.host.as_str()),
+            ("pool", &mark.pool),
         ],
     )
 }
@@ -108,6 +114,8 @@ fn parse(element: &Element) -> Result<Mark, XmlError> {
         },
         incarnation: get("incarnation")?.to_owned(),
         created_at: created.into(),
+        host: HostName::parse(get("host")?).map_err(|e| invalid("host")(e.to_string()))?,
+        pool: get("pool")?.to_owned(),
         port: get("port")?.parse().map_err(|e: std::num::ParseIntError| invalid("port")(e.to_string()))?,
     })
 }

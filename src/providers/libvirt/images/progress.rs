@@ -122,8 +122,7 @@ impl Progress {
 
 /// The one place that says which reason this is.
 pub fn fetching(words: String) -> OpError {
-    // To become `Reason::ImageFetching` with the list of reasons.
-    OpError::transient(Reason::Busy, words)
+    OpError::transient(Reason::ImageFetching, words)
 }
 
 fn step(bytes: u64, total: u64) -> u64 {

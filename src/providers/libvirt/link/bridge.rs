@@ -6,7 +6,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -95,10 +95,6 @@ impl Bridge {
         }
         self.task.abort();
         let _ = std::fs::remove_file(&self.path);
-    }
-
-    pub fn directory(&self) -> Option<&Path> {
-        self.path.parent()
     }
 }
 

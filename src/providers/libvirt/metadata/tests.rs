@@ -12,6 +12,9 @@ fn mark() -> Mark {
         },
         incarnation: "k3j9".to_owned(),
         created_at: UNIX_EPOCH + Duration::new(1_796_274_000, 123_456_789),
+        port: 3128,
+        host: HostName::parse("beelink").expect("valid"),
+        pool: "default".to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@ use std::io::Write as _;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-use egress_actors::domain::id::{OperatorId, ProviderName, ProxyKey, Uid};
+use egress_actors::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::instance::OwnerMark;
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -24,6 +24,9 @@ fn mark() -> Mark {
         },
         incarnation: "k3j9".to_owned(),
         created_at: UNIX_EPOCH + Duration::from_secs(1_796_274_000),
+        port: 3128,
+        host: HostName::parse("beelink").expect("valid"),
+        pool: "default".to_owned(),
     }
 }
 

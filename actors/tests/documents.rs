@@ -213,7 +213,8 @@ fn each_reason_is_told_to_who_operates() {
 fn the_contract_names_no_provider_that_exists() {
     let text = read(CONTRACT);
     // A reason may have a name in it.
-    let rest = text.split('`').filter(|word| Reason::parse(word).is_none()).collect::<Vec<_>>().join("`").to_lowercase();
+    let rest =
+        text.split('`').filter(|word| Reason::parse(word).is_none()).collect::<Vec<_>>().join("`").to_lowercase();
     for name in ["`process`", "kubernetes", "kvm", "libvirt", "gcp", "proxmox"] {
         assert!(!rest.contains(name), "{CONTRACT} names {name}");
     }

@@ -6,6 +6,7 @@ mod causes;
 
 pub mod args;
 pub mod config;
+pub mod crypto;
 pub mod telemetry;
 
 pub mod crd;

@@ -11,6 +11,7 @@ use egress_operator::{run, telemetry};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    egress_operator::crypto::install();
     let args = Args::read(std::io::stdout().is_terminal());
     let (format, filter) = match &args {
         Ok(args) => (args.log_format, args.log_level.clone()),

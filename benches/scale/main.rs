@@ -257,6 +257,7 @@ impl Operator {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
+        egress_operator::crypto::install();
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
         Ok(Self { child, admin, http, _dir: dir })
     }

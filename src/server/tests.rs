@@ -163,6 +163,7 @@ impl World {
         };
         let served = serve_here(api.router(), wish.limits).await;
         // An idle connection in the client's pool would take one of the server's places.
+        crate::crypto::install();
         let client = Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(Duration::from_secs(20));
         let client = client.build().unwrap();
         if root.is_some() {

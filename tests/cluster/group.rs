@@ -105,6 +105,7 @@ impl<'p> Group<'p> {
 
 /// What a replica answers to a lease call: status, `Retry-After`, body.
 pub(crate) async fn ask(site: &Site, method: Method, path: &str) -> (u16, Option<u64>, Value) {
+    egress_operator::crypto::install();
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build().unwrap();
     let url = format!("http://{}{path}", site.discovery);
     let answer = client.request(method, url).bearer_auth(crate::operator::TOKEN).json(&json!({})).send().await.unwrap();

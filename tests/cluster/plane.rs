@@ -134,6 +134,7 @@ impl Plane {
     pub(crate) async fn start_etcd(&self) {
         self.etcd.start();
         let health = format!("http://127.0.0.1:{}/health", self.ports.etcd);
+        egress_operator::crypto::install();
         let http = reqwest::Client::builder().no_proxy().timeout(LOOK_WITHIN).build().unwrap();
         until_up(&self.etcd, async || http.get(&health).send().await.is_ok_and(|r| r.status().is_success())).await;
     }

@@ -25,6 +25,7 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn new(discovery: SocketAddr, admin: SocketAddr) -> Self {
+        egress_operator::crypto::install();
         let client = Client::builder().no_proxy().timeout(ANSWERS_WITHIN).build().unwrap();
         Self { client, discovery, admin }
     }
@@ -167,6 +168,7 @@ impl Api {
 /// Fetches by GET through a leased proxy.
 pub(crate) async fn fetch(lease: &Value, url: &str) -> reqwest::Response {
     let proxy = reqwest::Proxy::all(lease["proxy"]["url"].as_str().unwrap()).unwrap();
+    egress_operator::crypto::install();
     let client = Client::builder().proxy(proxy).timeout(ANSWERS_WITHIN).build().unwrap();
     client.get(url).send().await.unwrap()
 }

@@ -52,6 +52,7 @@ const ACTORS: &str = "
 /// The same for the root package, where `actors` is the other one.
 const ROOT: &str = "
     causes     <- nothing
+    crypto     <- nothing
     args       <- actors::domain
     config     <- actors::domain, actors::names, args    -- it is made of the raw flags
     telemetry  <- actors::domain, actors::names, args    -- format and level of the log are parsed with the flags

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) mod config;
 pub(crate) mod host;
 pub(crate) mod images;
+pub(crate) mod operator;
 pub(crate) mod server;
 
 pub(crate) use config::{Flavor, entry};

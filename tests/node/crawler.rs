@@ -34,6 +34,7 @@ impl Crawler {
     }
 
     pub(crate) fn at(url: &str, token: &str, idle: usize) -> Self {
+        egress_operator::crypto::install();
         let client = Client::builder().no_proxy().timeout(ANSWERS_WITHIN).pool_max_idle_per_host(idle).build().unwrap();
         Self { client, url: url.into(), token: token.into() }
     }
@@ -73,6 +74,7 @@ impl Crawler {
 /// A request through a leased proxy: the status, or what went wrong.
 pub(crate) async fn fetch(lease: &Value, url: &str) -> Result<u16, String> {
     let proxy = reqwest::Proxy::all(lease["proxy"]["url"].as_str().unwrap()).unwrap();
+    egress_operator::crypto::install();
     let client = Client::builder().proxy(proxy).timeout(ANSWERS_WITHIN).build().unwrap();
     client.get(url).send().await.map(|answer| answer.status().as_u16()).map_err(|error| error.to_string())
 }

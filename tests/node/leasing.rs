@@ -100,12 +100,14 @@ pub(crate) async fn port_forwards_work_as_the_readme_says(cluster: &Cluster) {
 
     // There is no ADMIN_TOKEN: what comes from loopback is let in, as this does, and nobody else.
     let tree = eventually("the tree is drawn", async || {
+        egress_operator::crypto::install();
         let answer = reqwest::Client::new().get("http://127.0.0.1:8080/admin/actors").header("Accept", "text/plain");
         answer.send().await.ok().filter(|answer| answer.status() == 200)?.text().await.ok()
     })
     .await;
     assert!(tree.contains("election") && tree.contains("fleet"), "{tree}");
     let leader = cluster.leader().await.status.unwrap().pod_ip.unwrap();
+    egress_operator::crypto::install();
     let answer = |path: &str| reqwest::get(format!("http://{leader}:8080{path}"));
     assert_eq!(answer("/readyz").await.unwrap().status(), 200);
     assert_ne!(answer("/admin/actors").await.unwrap().status(), 200);

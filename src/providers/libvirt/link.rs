@@ -17,27 +17,27 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::reason::Reason;
 use egress_actors::names;
-use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
 use metrics::{counter, gauge};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use self::bridge::{Bridge, SocketDir};
-use self::lane::{Core, Generation, Overseer, Whose};
+use self::lane::{Generation, Whose};
 pub use self::lane::{LaneKind, Unanswered};
 pub use self::ledger::Awaited;
 use self::ledger::{Ledger, Refusal};
 use self::material::MaterialFiles;
 use self::rpc::{Libvirt, RpcError};
+use self::slot::{Kept, Slot, once};
 use self::ssh::{SshConnection, SshLimits, SshTarget};
+use self::wedge::{Opening, Seen, until_it_answers};
 use crate::dns::Dns;
 
 mod bridge;
@@ -47,15 +47,14 @@ mod lane;
 mod ledger;
 pub mod material;
 pub mod rpc;
+mod slot;
 pub mod ssh;
+mod wedge;
 
 pub use self::ffi::{AgentInterface, DhcpLease, agent_interfaces, dhcp_leases, domain_state, set_agent_timeout};
 
 /// Where libvirt listens: the monolithic daemon, then the modular one.
 const SOCKETS: [&str; 2] = ["/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock"];
-/// Between two tries of an uncut open, when the first was ended by its SSH connection.
-const CANARY_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
 /// Time limits of a link.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -104,16 +103,6 @@ pub enum LinkError {
     Rpc(RpcError),
 }
 
-type Dialling<T> = Shared<BoxFuture<'static, Result<T, LinkError>>>;
-
-/// One connection that is made once for all who want it.
-enum Slot<T> {
-    Empty,
-    /// With the number of the attempt.
-    Dialling(u64, Dialling<T>),
-    Up(T),
-}
-
 /// The links to one host.
 pub struct Link {
     inner: Arc<Inner>,
@@ -132,6 +121,8 @@ struct Inner {
     lanes: [Mutex<Slot<Arc<Generation>>>; 3],
     ledger: Mutex<Ledger>,
     next: AtomicU64,
+    /// The link is gone: nothing new is kept.
+    ended: AtomicBool,
     own: Weak<Inner>,
 }
 
@@ -173,12 +164,15 @@ impl Link {
             lanes: std::array::from_fn(|_| Mutex::new(Slot::Empty)),
             ledger: Mutex::default(),
             next: AtomicU64::new(1),
+            ended: AtomicBool::new(false),
             own: own.clone(),
         });
         Self { inner }
     }
 
     /// Has a lane do some work of one or a few RPCs within `limit`, connections included. `rpc` names it in errors.
+    ///
+    /// A connection that turns out to have ended before the work was begun is made anew, once (fault 13).
     pub async fn call<T: Send + 'static>(
         &self,
         kind: LaneKind,
@@ -187,26 +181,53 @@ impl Link {
         work: impl FnOnce(&Libvirt<'_>) -> Result<T, RpcError> + Send + 'static,
     ) -> Result<T, LinkError> {
         let inner = &self.inner;
-        let deadline = Instant::now() + limit;
-        inner.admit(kind.awaits())?;
-        let lane = match tokio::time::timeout_at(deadline.into(), inner.generation(kind)).await {
-            Ok(lane) => lane?,
-            Err(_) => return Err(LinkError::Unanswered(rpc, limit, Unanswered::NotBegun)),
-        };
-        // Others may have been cut while we waited for the connection.
-        inner.admit(kind.awaits())?;
-        let answered = lane.submit(rpc, kind.awaits(), deadline, work);
-        let result = outcome(rpc, limit, answered.await);
-        if matches!(result, Ok(_) | Err(LinkError::Rpc(_))) {
-            inner.answered(kind);
+        let (deadline, awaited) = (Instant::now() + limit, kind.awaits());
+        let (mut work, mut may_again) = (work, true);
+        loop {
+            inner.would_admit(awaited)?;
+            let was_up = self.is_up();
+            let lane = match tokio::time::timeout_at(deadline.into(), inner.generation(kind)).await {
+                Ok(Ok(lane)) => lane,
+                Ok(Err(error)) if may_again && was_up && error.is_lost_link() => {
+                    may_again = false;
+                    continue;
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(LinkError::Unanswered(rpc, limit, Unanswered::NotBegun)),
+            };
+            // Others may have been cut while we waited for the connection.
+            inner.admit(awaited)?;
+            // Whoever takes it out has it: a thread, or we again.
+            let place = Arc::new(Mutex::new(Some(work)));
+            let own = place.clone();
+            let answered = lane.submit(rpc, awaited, deadline, move |libvirt: &Libvirt<'_>| {
+                let work = lock(&own).take();
+                work.map_or_else(|| Err(RpcError::unreadable(rpc, "it was taken back")), |work| work(libvirt))
+            });
+            let result = outcome(rpc, limit, answered.await);
+            match &result {
+                Ok(_) | Err(LinkError::Rpc(_)) => inner.answered(awaited, kind),
+                // What it waits behind may be the pool.
+                Err(LinkError::Unanswered(.., Unanswered::NotBegun)) => inner.would_admit(awaited)?,
+                Err(LinkError::Unanswered(.., Unanswered::Broken(_))) => {
+                    if let Some(back) = lock(&place).take() {
+                        if !may_again {
+                            return Err(gone());
+                        }
+                        (work, may_again) = (back, false);
+                        continue;
+                    }
+                }
+                Err(_) => {}
+            }
+            return result;
         }
-        result
     }
 
     /// A lane of its own over an SSH connection of its own, for one transfer or one check. It goes with the value.
     pub async fn apart(&self, kind: LaneKind, limit: Duration) -> Result<Apart, LinkError> {
         let inner = &self.inner;
-        inner.admit(kind.awaits())?;
+        inner.would_admit(kind.awaits())?;
         let runtime = if kind == LaneKind::Bulk { &inner.bulk } else { &inner.main };
         let own = inner.clone();
         let task = runtime.spawn(async move {
@@ -225,7 +246,7 @@ impl Link {
     }
 
     pub fn standing(&self) -> Standing {
-        let is_up = matches!(&*lock(&self.inner.ssh), Slot::Up(ssh) if !ssh.is_closed());
+        let is_up = self.is_up();
         let ledger = lock(&self.inner.ledger);
         Standing {
             is_up,
@@ -233,6 +254,10 @@ impl Link {
             is_wedged: ledger.is_wedged(),
             is_pool_stuck: ledger.is_pool_stuck(),
         }
+    }
+
+    fn is_up(&self) -> bool {
+        matches!(&*lock(&self.inner.ssh), Slot::Up(ssh) if ssh.is_well())
     }
 }
 
@@ -273,46 +298,90 @@ impl Apart {
         work: impl FnOnce(&Libvirt<'_>) -> Result<T, RpcError> + Send + 'static,
     ) -> Result<T, LinkError> {
         self.inner.admit(awaited)?;
-        outcome(rpc, limit, self.lane.submit(rpc, awaited, Instant::now() + limit, work).await)
+        let result = outcome(rpc, limit, self.lane.submit(rpc, awaited, Instant::now() + limit, work).await);
+        // An error may be the source's own (an upload).
+        if result.is_ok() {
+            self.inner.answered(awaited, self.lane.kind);
+        }
+        result
     }
 }
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        self.lane.end();
+        self.lane.abandon();
         self.ssh.abort();
     }
 }
 
+impl LinkError {
+    /// The connection ended before anything was begun over it.
+    fn is_lost_link(&self) -> bool {
+        match self {
+            Self::NoLink(error) => error.reason == Reason::Unreachable,
+            Self::Unanswered(.., why) => matches!(why, Unanswered::Broken(_)),
+            Self::Wedged | Self::PoolStuck | Self::Rpc(_) => false,
+        }
+    }
+}
+
+impl From<Refusal> for LinkError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Wedged => Self::Wedged,
+            Refusal::PoolStuck => Self::PoolStuck,
+        }
+    }
+}
+
 impl Inner {
-    fn admit(&self, awaited: Awaited) -> Result<(), LinkError> {
-        lock(&self.ledger).admit(awaited, Instant::now()).map_err(|refusal| match refusal {
-            Refusal::Wedged => LinkError::Wedged,
-            Refusal::PoolStuck => LinkError::PoolStuck,
-        })
+    /// The one way to the ledger that changes it: the gauge follows.
+    fn ledger<R>(&self, change: impl FnOnce(&mut Ledger) -> R) -> R {
+        let mut ledger = lock(&self.ledger);
+        let before = ledger.outstanding();
+        let result = change(&mut ledger);
+        let outstanding = ledger.outstanding();
+        if outstanding != before {
+            let labels = [("provider", self.to.provider.clone()), ("host", self.to.host.clone())];
+            gauge!(names::HOST_CALLS_OUTSTANDING, &labels).set(outstanding as f64);
+        }
+        result
     }
 
-    fn answered(&self, kind: LaneKind) {
-        let mut ledger = lock(&self.ledger);
-        match kind {
-            LaneKind::Storage => ledger.pool_answers(),
-            LaneKind::Control => ledger.daemon_answers(Instant::now()),
-            LaneKind::Agent | LaneKind::Bulk | LaneKind::Check => {}
+    fn would_admit(&self, awaited: Awaited) -> Result<(), LinkError> {
+        Ok(lock(&self.ledger).would_admit(awaited, Instant::now())?)
+    }
+
+    fn admit(&self, awaited: Awaited) -> Result<(), LinkError> {
+        Ok(self.ledger(|ledger| ledger.admit(awaited, Instant::now()))?)
+    }
+
+    /// libvirt answered a call. One to the pool says that the pool answers, on whatever lane.
+    fn answered(&self, awaited: Awaited, kind: LaneKind) {
+        match (awaited, kind) {
+            (Awaited::Pool, _) => self.ledger(Ledger::pool_answers),
+            (Awaited::Daemon, LaneKind::Control) => self.ledger(|ledger| ledger.daemon_answers(Instant::now())),
+            (Awaited::Daemon | Awaited::Agent, _) => {}
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// The lane's generation: the one that is up, or the one that is being opened, or a new one.
     async fn generation(&self, kind: LaneKind) -> Result<Arc<Generation>, LinkError> {
-        let slot = match kind {
-            LaneKind::Control => &self.lanes[0],
-            LaneKind::Agent => &self.lanes[1],
-            LaneKind::Storage => &self.lanes[2],
+        let at = match kind {
+            LaneKind::Control => 0,
+            LaneKind::Agent => 1,
+            LaneKind::Storage => 2,
             LaneKind::Bulk | LaneKind::Check => unreachable!("these are opened by `apart`"),
         };
         let own = self.own.upgrade().ok_or_else(gone)?;
-        once(slot, &self.main, &self.next, |lane| !lane.has_ended(), async move {
-            let ssh = own.ssh().await?;
-            own.open(kind, &ssh, Some(own.limits.open)).await
+        let making = own.clone();
+        once(&own, move |inner| &inner.lanes[at], async move {
+            let ssh = making.ssh().await?;
+            making.open(kind, &ssh, Some(making.limits.open)).await
         })
         .await
     }
@@ -321,18 +390,23 @@ impl Inner {
     async fn ssh(&self) -> Result<SshConnection, LinkError> {
         let own = self.own.upgrade().ok_or_else(gone)?;
         let labels = [("provider", self.to.provider.clone()), ("host", self.to.host.clone())];
-        once(&self.ssh, &self.main, &self.next, |ssh| !ssh.is_closed(), async move {
-            let dialled = own.dial().await;
+        let making = own.clone();
+        once(&own, |inner| &inner.ssh, async move {
+            let dialled = making.dial().await;
             gauge!(names::HOST_LINK_UP, &labels).set(if dialled.is_ok() { 1.0 } else { 0.0 });
             let ssh = dialled?;
-            let (closed, weak) = (ssh.clone(), own.own.clone());
+            let (closed, weak) = (ssh.clone(), making.own.clone());
+            // Its lanes end by themselves, as their bridges do.
             tokio::spawn(async move {
                 closed.closed().await;
-                gauge!(names::HOST_LINK_UP, &labels).set(0.0);
                 if let Some(inner) = weak.upgrade() {
                     tracing::info!(provider = inner.to.provider, host = inner.to.host, "the SSH connection has ended");
-                    inner.end_lanes();
+                    // Unless there is another one already.
+                    if matches!(&*lock(&inner.ssh), Slot::Up(ssh) if ssh.is_well()) {
+                        return;
+                    }
                 }
+                gauge!(names::HOST_LINK_UP, &labels).set(0.0);
             });
             Ok(ssh)
         })
@@ -365,15 +439,14 @@ impl Inner {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let whose = Whose { provider: self.to.provider.clone(), host: self.to.host.clone() };
         let overseer = Arc::new(Seen { inner: self.own.clone(), provider: self.to.provider.clone(), host: self.to.host.clone() });
-        match Generation::open(kind, number, whose, bridge, within, overseer).await {
+        let mut opening = Opening { inner: self, kind, counts: within.is_some() };
+        let opened = Generation::open(kind, number, whose, bridge, within, overseer).await;
+        opening.counts = matches!(opened, Err(Unanswered::Late));
+        drop(opening);
+        match opened {
             Ok(generation) => Ok(generation),
             Err(Unanswered::Broken(Some(error))) if !error.is_broken_connection() => Err(LinkError::Rpc(error)),
-            Err(unanswered) => {
-                if unanswered == Unanswered::Late {
-                    self.lost(Awaited::Daemon, kind, "virConnectOpen");
-                }
-                Err(LinkError::Unanswered("virConnectOpen", within.unwrap_or_default(), unanswered))
-            }
+            Err(unanswered) => Err(LinkError::Unanswered("virConnectOpen", within.unwrap_or_default(), unanswered)),
         }
     }
 
@@ -389,10 +462,7 @@ impl Inner {
 
     /// A call was cut and may go on without us.
     fn lost(&self, awaited: Awaited, kind: LaneKind, rpc: &'static str) {
-        let (wedges, outstanding) = {
-            let mut ledger = lock(&self.ledger);
-            (ledger.lose(awaited, Instant::now()), ledger.outstanding())
-        };
+        let (wedges, outstanding) = self.ledger(|ledger| (ledger.lose(awaited, Instant::now()), ledger.outstanding()));
         counter!(names::HOST_LINK_TEARDOWNS_TOTAL).increment(1);
         let (provider, host) = (&self.to.provider, &self.to.host);
         tracing::warn!(provider, host, lane = kind.as_str(), rpc, outstanding, "a call did not come back: its lane is cut");
@@ -407,44 +477,18 @@ impl Inner {
         }
     }
 
-    fn end_lanes(&self) {
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
         for lane in &self.lanes {
-            if let Slot::Up(lane) = std::mem::replace(&mut *lock(lane), Slot::Empty) {
+            let kept = std::mem::replace(&mut *lock(lane), Slot::Empty);
+            if let Slot::Up(lane) = kept {
                 lane.end();
             }
         }
-    }
-
-    fn end(&self) {
-        self.end_lanes();
-        if let Slot::Up(ssh) = std::mem::replace(&mut *lock(&self.ssh), Slot::Empty) {
+        let kept = std::mem::replace(&mut *lock(&self.ssh), Slot::Empty);
+        if let Slot::Up(ssh) = kept {
             ssh.abort();
         }
-    }
-}
-
-/// While the host is wedged: one open that is left uncut however long it takes. As soon as it is up the host answers.
-async fn until_it_answers(link: Weak<Inner>) {
-    let mut pause = CANARY_AGAIN.0;
-    loop {
-        let Some(inner) = link.upgrade() else { return };
-        let opened = match inner.ssh().await {
-            Ok(ssh) => tokio::select! {
-                opened = inner.open(LaneKind::Control, &ssh, None) => opened,
-                () = ssh.closed() => Err(gone()),
-            },
-            Err(error) => Err(error),
-        };
-        if let Ok(lane) = opened {
-            // It has shown what it was for; the next call opens what it needs.
-            lane.end();
-            lock(&inner.ledger).unwedge();
-            tracing::info!(provider = inner.to.provider, host = inner.to.host, "the host answers again");
-            return;
-        }
-        drop(inner);
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
-        pause = (pause * 2).min(CANARY_AGAIN.1);
     }
 }
 
@@ -462,79 +506,6 @@ fn outcome<T>(rpc: &'static str, limit: Duration, answered: Answered<T>) -> Resu
 
 fn gone() -> LinkError {
     LinkError::NoLink(OpError::transient(Reason::Unreachable, "the connection has ended"))
-}
-
-/// What a slot holds, if it is well; else what is being made; else it is made now, as a task that goes on when its caller
-/// goes.
-async fn once<T: Clone + Send + Sync + 'static>(
-    slot: &Mutex<Slot<T>>,
-    runtime: &Handle,
-    next: &AtomicU64,
-    is_well: impl Fn(&T) -> bool,
-    make: impl Future<Output = Result<T, LinkError>> + Send + 'static,
-) -> Result<T, LinkError> {
-    let (number, dialling) = {
-        let mut slot = lock(slot);
-        match &*slot {
-            Slot::Up(value) if is_well(value) => return Ok(value.clone()),
-            Slot::Dialling(number, dialling) => (*number, dialling.clone()),
-            Slot::Up(_) | Slot::Empty => {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let task = runtime.spawn(make);
-                let dialling: Dialling<T> = async move { task.await.unwrap_or_else(|_| Err(gone())) }.boxed().shared();
-                *slot = Slot::Dialling(number, dialling.clone());
-                (number, dialling)
-            }
-        }
-    };
-    let made = dialling.await;
-    let mut slot = lock(slot);
-    if matches!(&*slot, Slot::Dialling(current, _) if *current == number) {
-        *slot = match &made {
-            Ok(value) if is_well(value) => Slot::Up(value.clone()),
-            _ => Slot::Empty,
-        };
-    }
-    made
-}
-
-/// How a generation reaches its link, if there still is one.
-struct Seen {
-    inner: Weak<Inner>,
-    provider: String,
-    host: String,
-}
-
-impl Overseer for Seen {
-    fn late(&self, lane: &Core, call: u64, rpc: &'static str, awaited: Awaited) -> bool {
-        let Some(inner) = self.inner.upgrade() else { return true };
-        if lane.kind != LaneKind::Storage {
-            inner.lost(awaited, lane.kind, rpc);
-            return true;
-        }
-        lock(&inner.ledger).leave_as_canary(lane.number << 20 | call);
-        let (provider, host) = (&self.provider, &self.host);
-        tracing::warn!(provider, host, rpc, "the pool does not answer: nothing more goes to it until it does");
-        false
-    }
-
-    fn back(&self, lane: &Core, call: u64, broken: bool) {
-        let Some(inner) = self.inner.upgrade() else { return };
-        if lane.kind == LaneKind::Storage
-            && lock(&inner.ledger).came_back(lane.number << 20 | call, !broken, Instant::now())
-        {
-            tracing::info!(provider = self.provider, host = self.host, "the pool answers again");
-        }
-    }
-
-    fn thread_abandoned(&self, abandoned: bool) {
-        let gauge = gauge!(names::HOST_THREADS_ABANDONED);
-        if abandoned {
-            gauge.increment(1.0);
-        } else {
-            gauge.decrement(1.0);
-        }
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -43,6 +43,7 @@ struct AdminWorld {
 
 impl AdminWorld {
     async fn new(admin: Admin) -> Self {
+        crate::crypto::install();
         let client = Client::builder().no_proxy().timeout(Duration::from_secs(10)).build().unwrap();
         Self { served: serve_here(admin.router(), Limits::default()).await, client }
     }

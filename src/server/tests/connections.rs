@@ -250,6 +250,7 @@ async fn broken() -> &'static str {
 async fn a_panic_in_a_handler_is_a_problem_and_the_next_request_is_served() {
     let routes = Router::new().route("/bad", get(broken)).route("/good", get(|| async { "fine" }));
     let served = serve_here(routes, Limits::default()).await;
+    crate::crypto::install();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let (status, code, detail) = problem(client.get(served.url("/bad")).send().await.unwrap()).await;
     assert_eq!((status, code.as_str()), (500, "internal"));

@@ -12,9 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::net::Shutdown;
 use tempfile::TempDir;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, copy_buf, split};
 use tokio::net::UnixListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// What is read at once.
+const PIECE: usize = 64 * 1024;
 
 /// A directory for the sockets of one host; it goes with its last user.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub struct Bridge {
     task: JoinHandle<()>,
     /// Our own handle of the accepted socket.
     ours: Arc<Mutex<Ours>>,
+    /// Its sender goes with the task.
+    ended: watch::Receiver<()>,
     /// Keeps the directory.
     _dir: Arc<SocketDir>,
 }
@@ -63,7 +69,9 @@ impl Bridge {
         let listener = UnixListener::bind(&path)?;
         let ours = Arc::new(Mutex::new(Ours::Waiting));
         let (shared, own) = (ours.clone(), path.clone());
+        let (running, ended) = watch::channel(());
         let task = tokio::spawn(async move {
+            let _running = running;
             let accepted = listener.accept().await;
             drop(listener);
             let _ = std::fs::remove_file(&own);
@@ -74,12 +82,24 @@ impl Bridge {
                 slot => *slot = Ours::Open(handle),
             }
             // Both ends go when either does: half a connection is of no use to libvirt.
-            let _ = tokio::io::copy_bidirectional_with_sizes(&mut local, &mut remote, 64 * 1024, 64 * 1024).await;
+            let (from_local, mut to_local) = local.split();
+            let (from_remote, mut to_remote) = split(&mut remote);
+            let (mut out, mut back) =
+                (BufReader::with_capacity(PIECE, from_local), BufReader::with_capacity(PIECE, from_remote));
+            tokio::select! {
+                _ = copy_buf(&mut out, &mut to_remote) => {}
+                _ = copy_buf(&mut back, &mut to_local) => {}
+            }
             if let slot @ Ours::Open(_) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner) {
                 *slot = Ours::Cut;
             }
         });
-        Ok(Self { path, task, ours, _dir: dir.clone() })
+        Ok(Self { path, task, ours, ended, _dir: dir.clone() })
+    }
+
+    /// Resolves when it carries nothing any more: an end has gone, or it was cut.
+    pub async fn ended(&self) {
+        let _ = self.ended.clone().changed().await;
     }
 
     /// What libvirt opens.

@@ -88,7 +88,10 @@ pub enum Unanswered {
 /// What a generation tells its link.
 pub(super) trait Overseer: Send + Sync + 'static {
     /// A call is past its deadline. True: the generation is to be cut; false: the call stays where it is.
+    /// Said before [`Overseer::back`] of the same call, if that ever comes.
     fn late(&self, lane: &Core, call: u64, rpc: &'static str, awaited: Awaited) -> bool;
+    /// A call was given up before its deadline, as its generation was cut: it may go on at the host.
+    fn lost(&self, lane: &Core, rpc: &'static str, awaited: Awaited);
     /// A call came back. `broken`: its connection did not hold.
     fn back(&self, lane: &Core, call: u64, broken: bool);
     /// A thread did not come back from a C call though its socket is shut; or came back after all.
@@ -118,8 +121,8 @@ struct Call {
     awaited: Awaited,
     deadline: Instant,
     stage: Stage,
-    /// Tells whoever asked that there is no answer; without effect if there was one.
-    refuse: Box<dyn Fn(Unanswered) + Send>,
+    /// Tells whoever asked that there is no answer. False, and without effect, if there was one.
+    refuse: Box<dyn Fn(Unanswered) -> bool + Send>,
 }
 
 /// A connection with its threads. They end with it.
@@ -199,7 +202,10 @@ impl Generation {
         if thread.is_err() {
             return Err(Unanswered::Broken(None));
         }
+        // Declared in this order so that, when this future is dropped, the bridge is cut before an answer that nobody took is
+        // closed: to close waits for the daemon (fault 18).
         let mut opened = opened;
+        let bridge = bridge;
         let answer = match within {
             None => (&mut opened).await,
             Some(limit) => match tokio::time::timeout(limit, &mut opened).await {
@@ -265,9 +271,8 @@ impl Core {
         let (answer, answered) = oneshot::channel();
         let answer = Arc::new(Mutex::new(Some(answer)));
         let say = move |what| {
-            if let Some(answer) = lock(&answer).take() {
-                let _ = answer.send(what);
-            }
+            let answer = lock(&answer).take();
+            answer.map(|answer| answer.send(what)).is_some()
         };
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let refuse = say.clone();
@@ -289,10 +294,9 @@ impl Core {
             Some(Err(TrySendError::Full(_))) => Some(Unanswered::Full),
             None | Some(Err(TrySendError::Disconnected(_))) => Some(Unanswered::Broken(None)),
         };
-        if let Some(why) = refused
-            && let Some(call) = lock(&self.calls).remove(&id)
-        {
-            (call.refuse)(why);
+        if let Some(why) = refused {
+            let call = lock(&self.calls).remove(&id);
+            call.map(|call| (call.refuse)(why));
         }
         self.changed.notify_one();
         answered
@@ -307,7 +311,7 @@ impl Core {
             let Ok(Job { id, work }) = job else { return };
             match lock(&self.calls).get_mut(&id) {
                 Some(call) => call.stage = Stage::Begun,
-                // Its deadline passed while it waited.
+                // Its deadline passed while it waited, or the lane ended.
                 None => continue,
             }
             // A panic ends this call, whose asker hears that it broke, and not the lane.
@@ -323,17 +327,37 @@ impl Core {
         }
     }
 
-    /// Shuts our end of the bridge: every call on it returns, and nothing new is taken.
+    /// Shuts our end of the bridge: every call on it returns, and nothing new is begun.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         lock(&self.jobs).take();
+        // A thread begins a call under this lock, and only if it is still there.
+        lock(&self.calls).retain(|_, call| {
+            let is_queued = call.stage == Stage::Queued;
+            if is_queued {
+                (call.refuse)(Unanswered::Broken(None));
+            }
+            !is_queued
+        });
         self.bridge.cut();
         self.changed.notify_one();
     }
 
+    /// Ends it, and counts what it was at: that goes on at the host.
+    pub(super) fn abandon(&self) {
+        for call in lock(&self.calls).values_mut().filter(|call| call.stage == Stage::Begun) {
+            call.stage = Stage::Late;
+            if (call.refuse)(Unanswered::Broken(None)) {
+                self.overseer.lost(self, call.rpc, call.awaited);
+            }
+        }
+        self.end();
+    }
+
     /// Answers for the calls whose time is over.
     fn on_time(&self, now: Instant) {
-        let mut late = Vec::new();
+        let (mut cut, mut stays) = (false, false);
+        // Under the lock that a call which comes back takes first: else it could be told as late after it was told as back.
         lock(&self.calls).retain(|id, call| {
             if call.stage >= Stage::Late || now < call.deadline {
                 return true;
@@ -343,25 +367,30 @@ impl Core {
                 return false;
             }
             call.stage = Stage::Late;
-            (call.refuse)(Unanswered::Late);
-            late.push((*id, call.rpc, call.awaited));
+            if (call.refuse)(Unanswered::Late) {
+                let is_cut = self.overseer.late(self, *id, call.rpc, call.awaited);
+                (cut, stays) = (cut | is_cut, stays | !is_cut);
+            }
             true
         });
-        // All are told, whatever comes of the first.
-        let cut = late.into_iter().fold(false, |cut, (id, rpc, awaited)| cut | self.overseer.late(self, id, rpc, awaited));
         if cut {
-            self.end();
+            self.abandon();
+        } else if stays {
+            // Nothing can begin behind it.
+            lock(&self.calls).retain(|_, call| {
+                let is_queued = call.stage == Stage::Queued;
+                if is_queued {
+                    (call.refuse)(Unanswered::NotBegun);
+                }
+                !is_queued
+            });
         }
     }
 
     /// What did not come back from a shut socket is answered for, and counted.
     fn give_up(&self) {
-        let mut calls = lock(&self.calls);
-        calls.retain(|_, call| {
+        for call in lock(&self.calls).values_mut() {
             (call.refuse)(Unanswered::Broken(None));
-            call.stage != Stage::Queued
-        });
-        for call in calls.values_mut() {
             call.stage = Stage::Abandoned;
             self.overseer.thread_abandoned(true);
         }
@@ -379,10 +408,16 @@ async fn watch(core: Arc<Core>) {
         let changed = core.changed.notified();
         match next {
             _ if core.has_ended() => break,
-            None => changed.await,
+            None => {
+                tokio::select! {
+                    () = changed => {}
+                    () = core.bridge.ended() => core.end(),
+                }
+            }
             Some(at) => {
                 tokio::select! {
                     () = changed => {}
+                    () = core.bridge.ended() => core.end(),
                     () = tokio::time::sleep_until(at.into()) => core.on_time(Instant::now()),
                 }
             }

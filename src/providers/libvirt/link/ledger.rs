@@ -54,9 +54,18 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Whether a call that waits for this may begin.
+    /// Whether a call that waits for this may begin, and it does: of a pool that rests, one may at a time.
     pub fn admit(&mut self, awaited: Awaited, now: Instant) -> Result<(), Refusal> {
         self.lost.retain(|(what, at)| *what != Awaited::Agent || now < *at + AGENT);
+        self.would_admit(awaited, now)?;
+        if awaited == Awaited::Pool && self.pool_rests_until.is_some() {
+            self.pool_rests_until = Some(now + POOL_REST);
+        }
+        Ok(())
+    }
+
+    /// The same for a call that is not begun yet: it takes nobody's turn.
+    pub fn would_admit(&self, awaited: Awaited, now: Instant) -> Result<(), Refusal> {
         if self.wedged {
             return Err(Refusal::Wedged);
         }
@@ -64,11 +73,8 @@ impl Ledger {
             if self.canary.is_some() {
                 return Err(Refusal::PoolStuck);
             }
-            if let Some(until) = self.pool_rests_until {
-                if now < until {
-                    return Err(Refusal::PoolStuck);
-                }
-                self.pool_rests_until = Some(now + POOL_REST);
+            if self.pool_rests_until.is_some_and(|until| now < until) {
+                return Err(Refusal::PoolStuck);
             }
         }
         Ok(())
@@ -179,7 +185,8 @@ mod tests {
         let mut tried = 0;
         for second in 0..3600 {
             let now = begun + second * SECOND;
-            if ledger.admit(Awaited::Pool, now).is_ok() {
+            // Each call asks twice: before it waits for a connection, and when it begins.
+            if ledger.would_admit(Awaited::Pool, now).is_ok() && ledger.admit(Awaited::Pool, now).is_ok() {
                 tried += 1;
                 ledger.leave_as_canary(tried);
                 ledger.came_back(tried, false, now);

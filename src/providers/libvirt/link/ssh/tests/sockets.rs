@@ -55,7 +55,7 @@ async fn fifty_megabytes_survive_many_key_exchanges_both_ways() {
     let connection = sshd.dial(&SshLimits::default()).await;
     let stream = connection.open_socket(&[echo.path()], SOON).await.unwrap();
     let (mut read, mut write) = split(stream);
-    let chunk: Vec<u8> = (0..1 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let chunk: Vec<u8> = (0..1 << 20).map(|i: u32| i.wrapping_mul(2_654_435_761).to_be_bytes()[1]).collect();
     let mut sent = Sha256::new();
     for number in 0..LENGTH >> 20 {
         sent.update((number as u64).to_be_bytes());

@@ -38,7 +38,7 @@ pub(super) fn key(kind: &str) -> PathBuf {
     KEYS.path().join(kind)
 }
 
-/// Type and key, as in known_hosts.
+/// Type and key, as in `known_hosts`.
 pub(super) fn public(kind: &str) -> String {
     fs::read_to_string(key(kind).with_extension("pub")).unwrap()
 }
@@ -117,7 +117,7 @@ impl Sshd {
         self.log.lock().unwrap().clone()
     }
 
-    /// The line of known_hosts for this sshd with one of its keys.
+    /// The line of `known_hosts` for this sshd with one of its keys.
     pub(super) fn known(&self, kind: &str) -> String {
         format!("[127.0.0.1]:{} {}", self.port, public(kind))
     }

@@ -1,0 +1,53 @@
+//! An operator that is killed while machines are made and removed.
+
+use std::time::{Duration, Instant};
+
+use super::{are_whole, is_bare, quick};
+use crate::conforms::blank;
+use crate::kit::operator::Site;
+use crate::kit::{Lab, Server, eventually};
+
+/// A delete after a create that was cut waits for the settle time, a minute.
+const AMPLE: Duration = Duration::from_mins(3);
+
+const ROUNDS: usize = 5;
+
+#[test]
+fn an_operator_killed_at_any_moment_of_create_and_delete_leaves_one_machine_or_none() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let host = lab.host(0);
+    let dir = tempfile::tempdir().unwrap();
+    let image = blank(dir.path());
+    let files = Server::with(&[&image]);
+    let site = Site::new(&quick(host, &image, &files));
+    for round in 0..ROUNDS {
+        let begun = Instant::now();
+        let name = format!("k{round}");
+        let operator = site.start(host);
+        site.apply(&name, "provider: quick");
+        let first = later();
+        operator.kill();
+        let operator = site.start(host);
+        eventually(AMPLE, &format!("{name}, killed {first:?} into its create, is one machine"), || {
+            are_whole(host, &[&name]).then_some(())
+        });
+        println!("round {round}: killed after {first:?}, made after {:?}", begun.elapsed());
+
+        site.remove(&name);
+        let second = later();
+        operator.kill();
+        let operator = site.start(host);
+        eventually(AMPLE, &format!("{name}, killed {second:?} into its delete, is gone"), || {
+            (operator.is_empty() && is_bare(host)).then_some(())
+        });
+        println!("round {round}: killed after {second:?}, gone after {:?}", begun.elapsed());
+    }
+}
+
+/// Some moment within what a create or delete takes: how long that was.
+fn later() -> Duration {
+    let span = Duration::from_millis(rand::random_range(0..2_500));
+    std::thread::park_timeout(span);
+    span
+}

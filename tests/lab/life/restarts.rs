@@ -1,0 +1,52 @@
+//! A libvirtd that comes and goes while machines are made and removed (fault 23).
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::{are_whole, is_bare, quick};
+use crate::conforms::blank;
+use crate::kit::operator::Site;
+use crate::kit::{Host, Lab, Server, eventually};
+
+const AMPLE: Duration = Duration::from_mins(3);
+
+/// Less than a create takes.
+const UP_FOR: Duration = Duration::from_secs(2);
+
+/// So many times in each half.
+const RESTARTS: usize = 4;
+
+#[test]
+fn five_machines_made_and_removed_under_a_libvirtd_that_restarts_are_each_one_and_then_none() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let host = lab.host(0);
+    let dir = tempfile::tempdir().unwrap();
+    let image = blank(dir.path());
+    let files = Server::with(&[&image]);
+    let site = Site::new(&quick(host, &image, &files));
+    let operator = site.start(host);
+    let begun = Instant::now();
+    let names = ["a", "b", "c", "d", "e"];
+    for name in names {
+        site.apply(name, "provider: quick");
+    }
+    restarts(host);
+    eventually(AMPLE, "there are five machines", || are_whole(host, &names).then_some(()));
+    println!("five after {:?}", begun.elapsed());
+
+    for name in names {
+        site.remove(name);
+    }
+    restarts(host);
+    eventually(AMPLE, "all are gone", || (operator.is_empty() && is_bare(host)).then_some(()));
+    println!("none after {:?}", begun.elapsed());
+}
+
+fn restarts(host: &Host) {
+    let (_held, over) = channel::<()>();
+    for _ in 0..RESTARTS {
+        host.breaks("restart-libvirtd", &[]);
+        assert_eq!(over.recv_timeout(UP_FOR), Err(RecvTimeoutError::Timeout));
+    }
+}

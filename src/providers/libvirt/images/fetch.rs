@@ -120,17 +120,17 @@ impl Fetch {
 
     /// Deletes what nobody goes on with, unless that changed or overlays stand on it.
     async fn remove(&self, seen: &[Seen], marker: Option<String>, base: Option<VolumeFacts>) -> Result<(), OpError> {
-        if let Some(base) = &base {
-            if self.call("list", self.store.has_overlays(&base.path)).await? {
-                return Err(OpError::transient(
-                    Reason::NameConflict,
-                    format!(
-                        "volume `{}` is not known to be whole and disks of instances stand on it: it is neither used \
-                         nor deleted; give image `{}` another key",
-                        base.name, self.wanted.called
-                    ),
-                ));
-            }
+        if let Some(base) = &base
+            && self.call("list", self.store.has_overlays(&base.path)).await?
+        {
+            return Err(OpError::transient(
+                Reason::NameConflict,
+                format!(
+                    "volume `{}` is not known to be whole and disks of instances stand on it: it is neither used \
+                     nor deleted; give image `{}` another key",
+                    base.name, self.wanted.called
+                ),
+            ));
         }
         // Somebody else may have been faster; nothing but a list is between this look and the delete.
         if self.look().await? != seen {
@@ -211,7 +211,7 @@ impl Fetch {
         match (ended, fed) {
             // The pool gave up, or said that it is done before everything was sent.
             (Some(Err(error)), _) => Err(error),
-            (Some(Ok(())), _) | (None, None) => Err(self.cut_short(&name)),
+            (Some(Ok(())), _) | (None, None) => Err(Self::cut_short(&name)),
             (None, Some(Ok(Some(digest)))) => {
                 timeout_at(limits.until, timeout(limits.idle, upload))
                     .await
@@ -223,7 +223,7 @@ impl Fetch {
             // The pool let go of the pieces: it says why.
             (None, Some(Ok(None))) => match timeout(ABORT_WITHIN, upload).await {
                 Ok(Err(error)) => Err(error),
-                Ok(Ok(())) | Err(_) => Err(self.cut_short(&name)),
+                Ok(Ok(())) | Err(_) => Err(Self::cut_short(&name)),
             },
             // The sender is gone: the store aborts its stream.
             (None, Some(Err(error))) => {
@@ -253,7 +253,8 @@ impl Fetch {
                 piece = stream.next() => piece?,
                 () = asked_to(&mut stop) => return Err(self.stopped()),
             };
-            let Some(piece) = piece else { break };
+            // Never before the last piece; a source that says so is as bad as one that ends early.
+            let Some(piece) = piece else { return Err(Self::short(&self.wanted.url)) };
             hasher.update(&piece);
             left = left.saturating_sub(piece.len() as u64);
             if left == 0 {
@@ -276,8 +277,11 @@ impl Fetch {
                 let rate = size(self.cabin.progress.read().rate);
                 info!(volume = own.name, percent, rate_per_second = rate, "the transfer of an image goes on");
             }
+            // Without an await since the send: the pool cannot be done before we are.
+            if left == 0 {
+                return Ok(Some(hasher.finalize().into()));
+            }
         }
-        Ok(Some(hasher.finalize().into()))
     }
 
     fn verify(&self, digest: [u8; 32]) -> Result<(), OpError> {
@@ -305,14 +309,14 @@ impl Fetch {
             let seen = self.look().await?;
             let ours = seen.iter().find(|seen| seen.format == own.recognised.format);
             match ours.and_then(|seen| seen.base.as_ref().map(|_| &seen.marked)) {
-                None => return Err(self.taken(&own.name)),
+                None => return Err(Self::taken(&own.name)),
                 // A try whose answer was lost.
                 Some(Marked::Good(there)) if there.says_the_same(&marker) => return Ok(()),
                 Some(Marked::Good(_) | Marked::Broken) => self.call("delete", self.store.delete(&name)).await?,
                 Some(Marked::No) => {}
             }
             if !self.is_ours(own) {
-                return Err(self.taken(&own.name));
+                return Err(Self::taken(&own.name));
             }
             match self.call("mark", self.store.write_small(&name, &marker.write())).await {
                 Ok(Created::New) => return Ok(()),
@@ -320,7 +324,7 @@ impl Fetch {
                 Err(error) => failure = Some(error),
             }
         }
-        Err(failure.unwrap_or_else(|| self.taken(&own.name)))
+        Err(failure.unwrap_or_else(|| Self::taken(&own.name)))
     }
 
     /// Deletes what this fetch made. What cannot be deleted is stale for the next.
@@ -340,7 +344,7 @@ impl Fetch {
                 self.call("delete", self.store.delete(&decision::marker_name(&own.name))).await?;
             }
             if !self.is_ours(own) {
-                return Err(self.taken(&own.name));
+                return Err(Self::taken(&own.name));
             }
             self.call("delete", self.store.delete(&own.name)).await
         };
@@ -385,11 +389,15 @@ impl Fetch {
         OpError::transient(Reason::Timeout, format!("the pool {what} of image `{}` for {idle:?}", self.wanted.called))
     }
 
-    fn cut_short(&self, name: &str) -> OpError {
+    fn cut_short(name: &str) -> OpError {
         OpError::transient(Reason::APIError, format!("the pool ended the upload to volume `{name}` without a reason"))
     }
 
-    fn taken(&self, name: &str) -> OpError {
+    fn short(url: &url::Url) -> OpError {
+        OpError::transient(Reason::Unreachable, format!("no image from {}: it ended before its end", origin(url)))
+    }
+
+    fn taken(name: &str) -> OpError {
         OpError::transient(Reason::NameConflict, format!("volume `{name}` was taken over by another writer"))
     }
 

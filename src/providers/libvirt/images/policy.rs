@@ -149,8 +149,8 @@ fn v6_is_public(v6: Ipv6Addr) -> bool {
     }
     let s = v6.segments();
     if s[..6] == [0x64, 0xff9b, 0, 0, 0, 0] {
-        let [.., a, b, c, d] = v6.octets();
-        return is_public(Ipv4Addr::new(a, b, c, d).into());
+        // The last 32 bits.
+        return is_public(Ipv4Addr::from_bits((u32::from(s[6]) << 16) | u32::from(s[7])).into());
     }
     let teredo = s[0] == 0x2001 && s[1] == 0;
     let six_to_four = s[0] == 0x2002;

@@ -141,7 +141,7 @@ pub fn size(bytes: u64) -> String {
         0..1024 => format!("{bytes} B"),
         1024..MIB => format!("{} KiB", bytes / 1024),
         MIB..0x4000_0000 => format!("{} MiB", bytes / MIB),
-        _ => format!("{}.{} GiB", bytes >> 30, (bytes & 0x3fff_ffff) * 10 >> 30),
+        _ => format!("{}.{} GiB", bytes >> 30, ((bytes & 0x3fff_ffff) * 10) >> 30),
     }
 }
 

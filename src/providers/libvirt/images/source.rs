@@ -294,16 +294,18 @@ fn unreachable(url: &Url, why: &str) -> OpError {
 fn broken(url: &Url, error: reqwest::Error) -> OpError {
     let timed_out = error.is_timeout();
     let why = told(&error.without_url());
-    match timed_out {
-        true => OpError::transient(Reason::Timeout, format!("no connection with {}: {why}", origin(url))),
-        false => unreachable(url, &why),
+    if timed_out {
+        OpError::transient(Reason::Timeout, format!("no connection with {}: {why}", origin(url)))
+    } else {
+        unreachable(url, &why)
     }
 }
 
 fn silent(url: &Url, limits: Deadlines) -> OpError {
-    let how = match Instant::now() >= limits.until {
-        true => "the image takes longer than the entry allows".to_owned(),
-        false => format!("it sent nothing for {:?}", limits.idle),
+    let how = if Instant::now() >= limits.until {
+        "the image takes longer than the entry allows".to_owned()
+    } else {
+        format!("it sent nothing for {:?}", limits.idle)
     };
     OpError::transient(Reason::Timeout, format!("no image from {}: {how}", origin(url)))
 }

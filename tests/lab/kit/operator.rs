@@ -76,7 +76,8 @@ impl Site {
             .args(["--admin-addr", &format!("127.0.0.1:{}", self.admin)])
             .args(["--echo-addr", &format!("0.0.0.0:{}", self.echo)])
             .args(["--probe-target", &format!("http://{}:{}/echo", host.outside, self.echo)])
-            .args(["--log-format", "json"])
+            // A test removes all that it has.
+            .args(["--allow-mass-removal", "--log-format", "json"])
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "LLVM_PROFILE_FILE"))
             .env("DISCOVERY_TOKEN", TOKEN)

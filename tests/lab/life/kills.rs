@@ -7,7 +7,7 @@ use crate::conforms::blank;
 use crate::kit::operator::Site;
 use crate::kit::{Lab, Server, eventually};
 
-/// A delete after a create that was cut waits for the settle time, a minute.
+/// A Proxy whose machine is gone stays for the settle time, a minute.
 const AMPLE: Duration = Duration::from_mins(3);
 
 const ROUNDS: usize = 5;
@@ -21,14 +21,14 @@ fn an_operator_killed_at_any_moment_of_create_and_delete_leaves_one_machine_or_n
     let image = blank(dir.path());
     let files = Server::with(&[&image]);
     let site = Site::new(&quick(host, &image, &files));
+    let mut operator = site.start(host);
     for round in 0..ROUNDS {
         let begun = Instant::now();
         let name = format!("k{round}");
-        let operator = site.start(host);
         site.apply(&name, "provider: quick");
         let first = later();
         operator.kill();
-        let operator = site.start(host);
+        operator = site.start(host);
         eventually(AMPLE, &format!("{name}, killed {first:?} into its create, is one machine"), || {
             are_whole(host, &[&name]).then_some(())
         });
@@ -37,12 +37,14 @@ fn an_operator_killed_at_any_moment_of_create_and_delete_leaves_one_machine_or_n
         site.remove(&name);
         let second = later();
         operator.kill();
-        let operator = site.start(host);
-        eventually(AMPLE, &format!("{name}, killed {second:?} into its delete, is gone"), || {
-            (operator.is_empty() && is_bare(host)).then_some(())
+        operator = site.start(host);
+        eventually(AMPLE, &format!("the machine of {name}, killed {second:?} into its delete, is gone"), || {
+            is_bare(host).then_some(())
         });
         println!("round {round}: killed after {second:?}, gone after {:?}", begun.elapsed());
     }
+    eventually(AMPLE, "the Proxies go", || operator.is_empty().then_some(()));
+    assert!(is_bare(host), "something came back");
 }
 
 /// Some moment within what a create or delete takes: how long that was.

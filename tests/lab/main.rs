@@ -6,3 +6,4 @@
 
 mod kit;
 mod smoke;
+mod stalls;

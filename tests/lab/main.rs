@@ -8,3 +8,4 @@ mod conforms;
 mod kit;
 mod life;
 mod smoke;
+mod stalls;

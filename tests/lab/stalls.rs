@@ -1,0 +1,201 @@
+//! What hangs or breaks below a [`LibvirtBackend`], and that every call ends, nothing piles up, and all goes on afterwards.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use egress_actors::domain::error::{Class, OpError};
+use egress_actors::domain::id::{OperatorId, ProviderName, ProxyKey, Uid};
+use egress_actors::domain::instance::OwnerMark;
+use egress_actors::domain::reason::Reason;
+use egress_actors::ports::Backend;
+use egress_operator::config::providers::{self, Entry};
+use egress_operator::dns::Dns;
+use egress_operator::providers::libvirt::images::Images;
+use egress_operator::providers::libvirt::images::flights::{Bounds, Flights, NoMeter};
+use egress_operator::providers::libvirt::images::source::{Resolve, Source};
+use egress_operator::providers::libvirt::link::material::MaterialFiles;
+use egress_operator::providers::libvirt::link::{LaneKind, LinkError};
+use egress_operator::providers::libvirt::{LibvirtBackend, Limits, Means};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::kit::{Flavor, Host, Lab, entry, eventually, image};
+
+const LIMIT: Duration = Duration::from_millis(1500);
+/// A deadline, and what a busy machine adds.
+const SOON: Duration = Duration::from_millis(2500);
+const AMPLE: Duration = Duration::from_secs(30);
+
+struct NoNames;
+
+#[async_trait]
+impl Resolve for NoNames {
+    async fn look_up(&self, host: &str, _: Duration) -> Result<Vec<std::net::IpAddr>, String> {
+        Err(format!("{host} is a name"))
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn backend(runtime: &Runtime, host: &Host) -> LibvirtBackend {
+    let _inside = runtime.enter();
+    let text = format!("providers:\n{}", entry("stalls", Flavor::Kvm, &[host], &[&image("tiny")], "http://127.0.0.1:9"));
+    let loaded = providers::parse(Path::new("providers.yaml"), text.as_bytes()).unwrap();
+    let Some(Entry::Libvirt(entry)) = loaded.entries.into_iter().next() else { panic!("no entry of libvirt") };
+    let handle = runtime.handle().clone();
+    let flights = Flights::new(handle.clone(), Bounds::default(), Arc::new(NoMeter));
+    let images = Arc::new(Images::new(Source::new(Arc::new(NoNames), &[]), flights));
+    let means = Means { dns: Dns::system(), images, main: handle.clone(), bulk: handle };
+    let mut limits = Limits { control: LIMIT, storage: LIMIT, agent: LIMIT, check: SOON, ..Limits::default() };
+    limits.link.open = LIMIT;
+    let material = Arc::new(MaterialFiles::new(entry.ssh.key_file.clone(), entry.ssh.known_hosts_file.clone()));
+    LibvirtBackend::new(Arc::new((*entry).clone()), &entry.hosts[0], material, means, limits)
+}
+
+fn mark() -> OwnerMark {
+    OwnerMark {
+        operator: OperatorId::parse("lab").unwrap(),
+        entry: ProviderName::parse("stalls").unwrap(),
+        key: ProxyKey::new("crawl", "p").unwrap(),
+        uid: Uid::parse("0b9d8f3a-0000-4000-8000-000000000001").unwrap(),
+    }
+}
+
+fn timed(runtime: &Runtime, backend: &LibvirtBackend) -> (OpError, Duration) {
+    let begun = Instant::now();
+    (runtime.block_on(backend.get(&mark())).unwrap_err(), begun.elapsed())
+}
+
+/// No instance is there: that it is told as absent is the answer of a host that works.
+fn works(runtime: &Runtime, backend: &LibvirtBackend) {
+    eventually(AMPLE, "the host answers", || (timed(runtime, backend).0.class == Class::NotFound).then_some(()));
+}
+
+fn count(of: &str) -> usize {
+    fs::read_dir(of).unwrap().count()
+}
+
+fn refresh(runtime: &Runtime, backend: &LibvirtBackend, pool: &str) -> Result<(), LinkError> {
+    let pool = pool.to_owned();
+    runtime.block_on(backend.link().call(LaneKind::Storage, "virStoragePoolRefresh", LIMIT, move |libvirt| {
+        let found = libvirt.rpc("virStoragePoolLookupByName", &pool, |c| c.lookup_storage_pool_by_name(&pool))?;
+        libvirt.rpc("virStoragePoolRefresh", &pool, |_| found.refresh(0)).map(drop)
+    }))
+}
+
+#[test]
+fn a_stopped_libvirtd_costs_each_call_its_deadline_the_other_host_nothing_and_leaves_no_thread_or_descriptor() {
+    let Some(lab) = Lab::up(2) else { return };
+    let _alone = lab.alone();
+    let (runtime, host) = (runtime(), lab.host(0));
+    let (here, other) = (backend(&runtime, host), backend(&runtime, lab.host(1)));
+    works(&runtime, &here);
+    works(&runtime, &other);
+    let (threads, files) = (count("/proc/self/task"), count("/proc/self/fd"));
+    for round in 0..20 {
+        host.breaks("stop-libvirtd", &[]);
+        let (error, took) = timed(&runtime, &here);
+        assert_eq!(error.class, Class::Transient, "{round}: {error:?}");
+        assert!(matches!(error.reason, Reason::Timeout | Reason::Wedged) && took < SOON, "{round}: {took:?} {error:?}");
+        let (error, took) = timed(&runtime, &other);
+        assert!(error.class == Class::NotFound && took < LIMIT, "{round}: {took:?} {error:?}");
+        host.breaks("cont-libvirtd", &[]);
+        works(&runtime, &here);
+    }
+    eventually(AMPLE, "threads and descriptors are as before", || {
+        (count("/proc/self/task") <= threads + 2 && count("/proc/self/fd") <= files + 2).then_some(())
+    });
+}
+
+#[test]
+fn calls_cut_by_a_stopped_libvirtd_wedge_the_host_until_it_answers() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let (runtime, host) = (runtime(), lab.host(0));
+    let backend = backend(&runtime, host);
+    works(&runtime, &backend);
+    host.breaks("stop-libvirtd", &[]);
+    for _ in 0..5 {
+        timed(&runtime, &backend);
+    }
+    assert!(backend.link().standing().is_wedged, "{:?}", backend.link().standing());
+    let (error, took) = timed(&runtime, &backend);
+    assert!(error.reason == Reason::Wedged && took < LIMIT / 3, "{took:?} {error:?}");
+    host.breaks("cont-libvirtd", &[]);
+    works(&runtime, &backend);
+    assert_eq!(backend.link().standing().outstanding, 0);
+}
+
+#[test]
+fn a_frozen_pool_takes_one_call_refuses_the_rest_at_once_and_leaves_the_domains_alone() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let (runtime, host) = (runtime(), lab.host(0));
+    let backend = backend(&runtime, host);
+    refresh(&runtime, &backend, &host.pool).unwrap();
+    host.breaks("freeze-pool", &[]);
+    let begun = Instant::now();
+    let error = refresh(&runtime, &backend, &host.pool).unwrap_err();
+    assert!(matches!(error, LinkError::Unanswered(..)) && begun.elapsed() < SOON, "{:?} {error:?}", begun.elapsed());
+    let begun = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(refresh(&runtime, &backend, &host.pool), Err(LinkError::PoolStuck));
+    }
+    assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
+    assert_eq!(backend.link().standing().outstanding, 1);
+    let error = runtime.block_on(backend.check()).unwrap_err();
+    assert!(error.reason == Reason::Timeout && error.detail.contains(&host.pool), "{error:?}");
+    assert_eq!(timed(&runtime, &backend).0.class, Class::NotFound);
+    host.virsh(&["list"]);
+    host.breaks("thaw-pool", &[]);
+    eventually(SOON, "the pool answers again", || refresh(&runtime, &backend, &host.pool).is_ok().then_some(()));
+    assert_eq!(backend.link().standing().outstanding, 0);
+}
+
+#[test]
+fn sessions_that_are_killed_and_a_daemon_that_restarts_cost_no_more_than_one_call() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let (runtime, host) = (runtime(), lab.host(0));
+    let backend = backend(&runtime, host);
+    for verb in ["kill-sessions", "restart-libvirtd", "kill-sessions"] {
+        works(&runtime, &backend);
+        host.breaks(verb, &[]);
+        let (first, _) = timed(&runtime, &backend);
+        assert!(matches!(first.class, Class::NotFound | Class::Transient), "{verb}: {first:?}");
+        works(&runtime, &backend);
+    }
+}
+
+#[test]
+fn a_check_that_is_dropped_while_libvirtd_is_stopped_is_counted() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let (runtime, host) = (runtime(), lab.host(0));
+    let backend = backend(&runtime, host);
+    host.breaks("stop-libvirtd", &[]);
+    let dropped = runtime.block_on(async { tokio::time::timeout(LIMIT / 2, backend.check()).await });
+    assert!(dropped.is_err());
+    eventually(AMPLE, "it is counted", || (backend.link().standing().outstanding == 1).then_some(()));
+    host.breaks("cont-libvirtd", &[]);
+    eventually(AMPLE, "the check works", || runtime.block_on(backend.check()).is_ok().then_some(()));
+}
+
+#[test]
+fn a_hundred_links_that_come_and_go_leave_no_thread_or_descriptor() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let (runtime, host) = (runtime(), lab.host(0));
+    works(&runtime, &backend(&runtime, host));
+    let (threads, files) = (count("/proc/self/task"), count("/proc/self/fd"));
+    for _ in 0..100 {
+        works(&runtime, &backend(&runtime, host));
+    }
+    eventually(AMPLE, "threads and descriptors are as before", || {
+        (count("/proc/self/task") <= threads + 2 && count("/proc/self/fd") <= files + 2).then_some(())
+    });
+}

@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 use crate::config::providers::{Auth, Entry, LibvirtEntry};
 use crate::dns::Dns;
 use crate::providers::kubernetes::{self, Cluster, KubernetesBackend};
+use crate::providers::libvirt::images::Images;
 use crate::providers::libvirt::images::flights::{Bounds, Flights, Meter, Site};
 use crate::providers::libvirt::images::source::{Resolve, Source};
-use crate::providers::libvirt::images::Images;
 use crate::providers::libvirt::link::material::MaterialFiles;
 use crate::providers::libvirt::{self, LibvirtBackend, Means};
 use crate::providers::process::{ADDRESS_TIMEOUT, ProcessBackend, SETTLE, SLOTS};
@@ -131,8 +131,7 @@ impl Opener {
                 backend: Arc::new(LibvirtBackend::new(shared.clone(), host, material.clone(), machines, limits)),
             }
         });
-        let mut places: Vec<_> =
-            entry.hosts.iter().map(|host| format!("{}:{}", host.address, host.port)).collect();
+        let mut places: Vec<_> = entry.hosts.iter().map(|host| format!("{}:{}", host.address, host.port)).collect();
         places.sort_unstable();
         places.dedup();
         ProviderEntry {

@@ -43,7 +43,8 @@ fn runtime() -> Runtime {
 
 fn backend(runtime: &Runtime, host: &Host) -> LibvirtBackend {
     let _inside = runtime.enter();
-    let text = format!("providers:\n{}", entry("stalls", Flavor::Kvm, &[host], &[&image("tiny")], "http://127.0.0.1:9"));
+    let text =
+        format!("providers:\n{}", entry("stalls", Flavor::Kvm, &[host], &[&image("tiny")], "http://127.0.0.1:9"));
     let loaded = providers::parse(Path::new("providers.yaml"), text.as_bytes()).unwrap();
     let Some(Entry::Libvirt(entry)) = loaded.entries.into_iter().next() else { panic!("no entry of libvirt") };
     let handle = runtime.handle().clone();

@@ -57,14 +57,28 @@ fn order(entry: &LibvirtEntry, spec: &InstanceSpec) -> Result<Order, OpError> {
     let keys = || entry.images.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
     let (called, url, sha256, format, firmware, policy, has_proxy) = match spec.placement.image.as_deref() {
         None => match entry.images.iter().next() {
-            Some((key, image)) if entry.images.len() == 1 => {
-                (key.clone(), image.url.clone(), image.sha256, image.format, image.firmware, Policy::Configured, image.proxy)
-            }
+            Some((key, image)) if entry.images.len() == 1 => (
+                key.clone(),
+                image.url.clone(),
+                image.sha256,
+                image.format,
+                image.firmware,
+                Policy::Configured,
+                image.proxy,
+            ),
             _ => return refused(format!("`placement.image` is missing; provider `{}` has {}", entry.name, keys())),
         },
         Some(key) if entry.images.contains_key(key) => {
             let image = &entry.images[key];
-            (key.to_owned(), image.url.clone(), image.sha256, image.format, image.firmware, Policy::Configured, image.proxy)
+            (
+                key.to_owned(),
+                image.url.clone(),
+                image.sha256,
+                image.format,
+                image.firmware,
+                Policy::Configured,
+                image.proxy,
+            )
         }
         Some(text) if text.contains("://") => {
             let url: Url = match text.parse() {
@@ -86,13 +100,13 @@ fn order(entry: &LibvirtEntry, spec: &InstanceSpec) -> Result<Order, OpError> {
         return Err(OpError::permanent(Reason::CloudInitInvalid, detail));
     }
     let size = match spec.placement.size.as_deref() {
-        Some(key) => match entry.sizes.get(key) {
-            Some(size) => *size,
-            None => {
+        Some(key) => {
+            let Some(size) = entry.sizes.get(key) else {
                 let keys = entry.sizes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
                 return refused(format!("`placement.size` is `{key}`; provider `{}` has: {keys}", entry.name));
-            }
-        },
+            };
+            *size
+        }
         None if entry.sizes.len() == 1 => entry.sizes.values().next().copied().unwrap_or(SIZE),
         None => SIZE,
     };
@@ -165,7 +179,7 @@ async fn define(
 /// Whether a volume in the place of our disk or seed can be one that an earlier call left. libvirt knows no owners of
 /// volumes: what we make there are ISO images, half written raw files, and qcow2 files over one of our bases.
 pub(super) fn may_be_ours(volume: &VolumeInfo) -> bool {
-    if volume.name.ends_with(".iso") {
+    if volume.name.ends_with(names::SEED_END) {
         return matches!(volume.format.as_deref(), Some("iso" | "raw"));
     }
     let file = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();

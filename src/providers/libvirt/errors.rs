@@ -73,7 +73,8 @@ fn unanswered(host: &str, doing: &str, effect: Effect, rpc: &str, limit: Duratio
         Effect::None => Class::Transient,
         Effect::Possible => Class::EffectUnknown,
     };
-    let told = |class, reason, what: &str| OpError::new(class, reason, format!("cannot {doing} on host `{host}`: {what}"));
+    let told =
+        |class, reason, what: &str| OpError::new(class, reason, format!("cannot {doing} on host `{host}`: {what}"));
     match why {
         Unanswered::Late => {
             // An open changes nothing.
@@ -135,7 +136,10 @@ fn answered(about: About<'_>, doing: &str, error: &RpcError) -> OpError {
         ),
         _ if says("Permission denied") => transient(
             Reason::DiskPermissionDenied,
-            &format!("QEMU's user must be able to read pool `{}`: look at owners, modes and AppArmor there", about.pool),
+            &format!(
+                "QEMU's user must be able to read pool `{}`: look at owners, modes and AppArmor there",
+                about.pool
+            ),
         ),
         38 if says("Cannot access storage file") => {
             transient(Reason::StorageNotFound, "a file of the instance is gone from the pool")
@@ -152,7 +156,10 @@ fn auth(about: About<'_>, error: &RpcError) -> OpError {
     let (user, host) = (about.user, about.host);
     OpError::transient(
         Reason::LibvirtAuthFailed,
-        format!("libvirt on host `{host}` does not let user `{user}` in: {}; put that user into group libvirt there", error.message),
+        format!(
+            "libvirt on host `{host}` does not let user `{user}` in: {}; put that user into group libvirt there",
+            error.message
+        ),
     )
 }
 

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::reason::Reason;
 use egress_actors::names;
+use futures::future::BoxFuture;
 use metrics::{counter, gauge};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -173,76 +174,81 @@ impl Link {
     /// Has a lane do some work of one or a few RPCs within `limit`, connections included. `rpc` names it in errors.
     ///
     /// A connection that turns out to have ended before the work was begun is made anew, once (fault 13).
-    pub async fn call<T: Send + 'static>(
+    pub fn call<T: Send + 'static>(
         &self,
         kind: LaneKind,
         rpc: &'static str,
         limit: Duration,
         work: impl FnOnce(&Libvirt<'_>) -> Result<T, RpcError> + Send + 'static,
-    ) -> Result<T, LinkError> {
-        let inner = &self.inner;
-        let (deadline, awaited) = (Instant::now() + limit, kind.awaits());
-        let (mut work, mut may_again) = (work, true);
-        loop {
-            inner.would_admit(awaited)?;
-            let was_up = self.is_up();
-            let lane = match tokio::time::timeout_at(deadline.into(), inner.generation(kind)).await {
-                Ok(Ok(lane)) => lane,
-                Ok(Err(error)) if may_again && was_up && error.is_lost_link() => {
-                    may_again = false;
-                    continue;
-                }
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(LinkError::Unanswered(rpc, limit, Unanswered::NotBegun)),
-            };
-            // Others may have been cut while we waited for the connection.
-            inner.admit(awaited)?;
-            // Whoever takes it out has it: a thread, or we again.
-            let place = Arc::new(Mutex::new(Some(work)));
-            let own = place.clone();
-            let answered = lane.submit(rpc, awaited, deadline, move |libvirt: &Libvirt<'_>| {
-                let work = lock(&own).take();
-                work.map_or_else(|| Err(RpcError::unreadable(rpc, "it was taken back")), |work| work(libvirt))
-            });
-            let result = outcome(rpc, limit, answered.await);
-            match &result {
-                Ok(_) | Err(LinkError::Rpc(_)) => inner.answered(awaited, kind),
-                // What it waits behind may be the pool.
-                Err(LinkError::Unanswered(.., Unanswered::NotBegun)) => inner.would_admit(awaited)?,
-                Err(LinkError::Unanswered(.., Unanswered::Broken(_))) => {
-                    if let Some(back) = lock(&place).take() {
-                        if !may_again {
-                            return Err(gone());
-                        }
-                        (work, may_again) = (back, false);
+    ) -> BoxFuture<'_, Result<T, LinkError>> {
+        // Boxed: what is made of it is kept in many a state.
+        Box::pin(async move {
+            let inner = &self.inner;
+            let (deadline, awaited) = (Instant::now() + limit, kind.awaits());
+            let (mut work, mut may_again) = (work, true);
+            loop {
+                inner.would_admit(awaited)?;
+                let was_up = self.is_up();
+                let lane = match tokio::time::timeout_at(deadline.into(), inner.generation(kind)).await {
+                    Ok(Ok(lane)) => lane,
+                    Ok(Err(error)) if may_again && was_up && error.is_lost_link() => {
+                        may_again = false;
                         continue;
                     }
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => return Err(LinkError::Unanswered(rpc, limit, Unanswered::NotBegun)),
+                };
+                // Others may have been cut while we waited for the connection.
+                inner.admit(awaited)?;
+                // Whoever takes it out has it: a thread, or we again.
+                let place = Arc::new(Mutex::new(Some(work)));
+                let own = place.clone();
+                let answered = lane.submit(rpc, awaited, deadline, move |libvirt: &Libvirt<'_>| {
+                    let work = lock(&own).take();
+                    work.map_or_else(|| Err(RpcError::unreadable(rpc, "it was taken back")), |work| work(libvirt))
+                });
+                let result = outcome(rpc, limit, answered.await);
+                match &result {
+                    Ok(_) | Err(LinkError::Rpc(_)) => inner.answered(awaited, kind),
+                    // What it waits behind may be the pool.
+                    Err(LinkError::Unanswered(.., Unanswered::NotBegun)) => inner.would_admit(awaited)?,
+                    Err(LinkError::Unanswered(.., Unanswered::Broken(_))) => {
+                        if let Some(back) = lock(&place).take() {
+                            if !may_again {
+                                return Err(gone());
+                            }
+                            (work, may_again) = (back, false);
+                            continue;
+                        }
+                    }
+                    Err(_) => {}
                 }
-                Err(_) => {}
+                return result;
             }
-            return result;
-        }
+        })
     }
 
     /// A lane of its own over an SSH connection of its own, for one transfer or one check. It goes with the value.
-    pub async fn apart(&self, kind: LaneKind, limit: Duration) -> Result<Apart, LinkError> {
-        let inner = &self.inner;
-        inner.would_admit(kind.awaits())?;
-        let runtime = if kind == LaneKind::Bulk { &inner.bulk } else { &inner.main };
-        let own = inner.clone();
-        let task = runtime.spawn(async move {
-            let ssh = own.dial().await?;
-            let lane = own.open(kind, &ssh, Some(own.limits.open)).await?;
-            Ok(Apart { lane, ssh, inner: own })
-        });
-        let abort = AbortOnDrop(task.abort_handle());
-        let result = match tokio::time::timeout(limit, task).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(LinkError::NoLink(OpError::transient(Reason::Internal, "the dialling task ended"))),
-            Err(_) => Err(LinkError::Unanswered("virConnectOpen", limit, Unanswered::NotBegun)),
-        };
-        drop(abort);
-        result
+    pub fn apart(&self, kind: LaneKind, limit: Duration) -> BoxFuture<'_, Result<Apart, LinkError>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            inner.would_admit(kind.awaits())?;
+            let runtime = if kind == LaneKind::Bulk { &inner.bulk } else { &inner.main };
+            let own = inner.clone();
+            let task = runtime.spawn(async move {
+                let ssh = own.dial().await?;
+                let lane = own.open(kind, &ssh, Some(own.limits.open)).await?;
+                Ok(Apart { lane, ssh, inner: own })
+            });
+            let abort = AbortOnDrop(task.abort_handle());
+            let result = match tokio::time::timeout(limit, task).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => Err(LinkError::NoLink(OpError::transient(Reason::Internal, "the dialling task ended"))),
+                Err(_) => Err(LinkError::Unanswered("virConnectOpen", limit, Unanswered::NotBegun)),
+            };
+            drop(abort);
+            result
+        })
     }
 
     pub fn standing(&self) -> Standing {
@@ -341,9 +347,11 @@ impl Inner {
         let before = ledger.outstanding();
         let result = change(&mut ledger);
         let outstanding = ledger.outstanding();
+        drop(ledger);
         if outstanding != before {
             let labels = [("provider", self.to.provider.clone()), ("host", self.to.host.clone())];
-            gauge!(names::HOST_CALLS_OUTSTANDING, &labels).set(outstanding as f64);
+            gauge!(names::HOST_CALLS_OUTSTANDING, &labels)
+                .set(f64::from(u32::try_from(outstanding).unwrap_or(u32::MAX)));
         }
         result
     }
@@ -379,11 +387,11 @@ impl Inner {
         };
         let own = self.own.upgrade().ok_or_else(gone)?;
         let making = own.clone();
-        once(&own, move |inner| &inner.lanes[at], async move {
+        let make = Box::pin(async move {
             let ssh = making.ssh().await?;
             making.open(kind, &ssh, Some(making.limits.open)).await
-        })
-        .await
+        });
+        once(&own, move |inner| &inner.lanes[at], make).await
     }
 
     /// The SSH connection of control, agent and storage.
@@ -391,7 +399,7 @@ impl Inner {
         let own = self.own.upgrade().ok_or_else(gone)?;
         let labels = [("provider", self.to.provider.clone()), ("host", self.to.host.clone())];
         let making = own.clone();
-        once(&own, |inner| &inner.ssh, async move {
+        let make = Box::pin(async move {
             let dialled = making.dial().await;
             gauge!(names::HOST_LINK_UP, &labels).set(if dialled.is_ok() { 1.0 } else { 0.0 });
             let ssh = dialled?;
@@ -409,15 +417,18 @@ impl Inner {
                 gauge!(names::HOST_LINK_UP, &labels).set(0.0);
             });
             Ok(ssh)
-        })
-        .await
+        });
+        once(&own, |inner| &inner.ssh, make).await
     }
 
     async fn dial(&self) -> Result<SshConnection, LinkError> {
         let target = &self.to.target;
         let material = self.material.read().await.map_err(LinkError::NoLink)?;
         let addresses = self.dns.look_up(&target.address, self.limits.dns).await.map_err(|error| {
-            LinkError::NoLink(OpError::transient(Reason::Unreachable, format!("cannot find host `{}`: {error}", self.to.host)))
+            LinkError::NoLink(OpError::transient(
+                Reason::Unreachable,
+                format!("cannot find host `{}`: {error}", self.to.host),
+            ))
         })?;
         let addresses: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect();
         SshConnection::dial(target, &addresses, &material, &self.limits.ssh).await.map_err(LinkError::NoLink)
@@ -432,13 +443,17 @@ impl Inner {
         let paths: Vec<&str> = self.to.socket.as_deref().map_or_else(|| SOCKETS.to_vec(), |path| vec![path]);
         let channel = ssh.open_socket(&paths, self.limits.channel).await.map_err(LinkError::NoLink)?;
         let internal = |error: std::io::Error| {
-            LinkError::NoLink(OpError::transient(Reason::Internal, format!("cannot make a socket for libvirt: {error}")))
+            LinkError::NoLink(OpError::transient(
+                Reason::Internal,
+                format!("cannot make a socket for libvirt: {error}"),
+            ))
         };
         let dir = self.socket_dir().map_err(internal)?;
         let bridge = Bridge::start(&dir, channel).map_err(internal)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let whose = Whose { provider: self.to.provider.clone(), host: self.to.host.clone() };
-        let overseer = Arc::new(Seen { inner: self.own.clone(), provider: self.to.provider.clone(), host: self.to.host.clone() });
+        let overseer =
+            Arc::new(Seen { inner: self.own.clone(), provider: self.to.provider.clone(), host: self.to.host.clone() });
         let mut opening = Opening { inner: self, kind, counts: within.is_some() };
         let opened = Generation::open(kind, number, whose, bridge, within, overseer).await;
         opening.counts = matches!(opened, Err(Unanswered::Late));
@@ -465,7 +480,14 @@ impl Inner {
         let (wedges, outstanding) = self.ledger(|ledger| (ledger.lose(awaited, Instant::now()), ledger.outstanding()));
         counter!(names::HOST_LINK_TEARDOWNS_TOTAL).increment(1);
         let (provider, host) = (&self.to.provider, &self.to.host);
-        tracing::warn!(provider, host, lane = kind.as_str(), rpc, outstanding, "a call did not come back: its lane is cut");
+        tracing::warn!(
+            provider,
+            host,
+            lane = kind.as_str(),
+            rpc,
+            outstanding,
+            "a call did not come back: its lane is cut"
+        );
         if wedges && let Some(own) = self.own.upgrade() {
             tracing::error!(
                 provider,

@@ -13,7 +13,9 @@ use virt::domain::Domain;
 use super::addresses::{self, Lease, Nic, SourceError};
 use super::errors::{self, Effect, code};
 use super::link::rpc::{Libvirt, RpcError};
-use super::link::{AgentInterface, DhcpLease, LaneKind, LinkError, agent_interfaces, dhcp_leases, domain_state, set_agent_timeout};
+use super::link::{
+    AgentInterface, DhcpLease, LaneKind, LinkError, agent_interfaces, dhcp_leases, domain_state, set_agent_timeout,
+};
 use super::metadata::Mark;
 use super::xml::{self, DomainFacts};
 use super::{Site, names};
@@ -86,17 +88,17 @@ fn read(libvirt: &Libvirt<'_>, domain: &Domain, name: &str) -> Result<Option<See
         Ok(state) => State::of(state),
         Err(error) => return gone(error),
     };
-    let facts = xml::domain_facts(&text).map_err(|why| RpcError::unreadable("virDomainGetXMLDesc", &why.to_string()))?;
+    let facts =
+        xml::domain_facts(&text).map_err(|why| RpcError::unreadable("virDomainGetXMLDesc", &why.to_string()))?;
     Ok(Some(Seen { facts, state }))
 }
 
 /// A mark that cannot be read is neither ours nor absent.
 fn mark_of(seen: &Seen) -> Result<Option<Mark>, RpcError> {
     let name = &seen.facts.name;
-    seen.facts
-        .mark
-        .clone()
-        .map_err(|why| RpcError::unreadable("virDomainGetXMLDesc", &format!("the owner mark of domain `{name}`: {why}")))
+    seen.facts.mark.clone().map_err(|why| {
+        RpcError::unreadable("virDomainGetXMLDesc", &format!("the owner mark of domain `{name}`: {why}"))
+    })
 }
 
 /// By its name; and where nothing has that name, among all domains, as somebody may have renamed it (fault 53).
@@ -140,15 +142,17 @@ fn all(libvirt: &Libvirt<'_>) -> Result<Vec<(Mark, Seen)>, RpcError> {
 /// The domain of this mark, and nothing else of it.
 pub(super) async fn domain_of(site: &Site, mark: &OwnerMark) -> Result<Found, OpError> {
     let own = mark.clone();
-    let found = site.link.call(LaneKind::Control, "virDomainLookupByName", site.limits.control, move |libvirt| {
-        find(libvirt, &own)
-    });
+    let found = site
+        .link
+        .call(LaneKind::Control, "virDomainLookupByName", site.limits.control, move |libvirt| find(libvirt, &own));
     found.await.map_err(|error| errors::of(site.about(), "look for the domain", Effect::None, error))
 }
 
 pub(super) async fn get(site: &Site, mark: &OwnerMark) -> Result<Instance, OpError> {
     match domain_of(site, mark).await? {
-        Found::Nothing => Err(OpError::not_found(format!("no domain of Proxy {} on host `{}`", mark.key, site.host.name))),
+        Found::Nothing => {
+            Err(OpError::not_found(format!("no domain of Proxy {} on host `{}`", mark.key, site.host.name)))
+        }
         Found::Foreign(what) => Err(errors::conflict(&what)),
         Found::Ours(ours) => {
             let (mark, seen) = *ours;
@@ -227,7 +231,11 @@ pub(super) fn instance(site: &Site, mark: &Mark, seen: &Seen, address: Option<Ip
     Instance {
         provider_id: site.provider_id(mark, seen.facts.uuid).into(),
         state,
-        endpoint: address.map(|address| Endpoint { scheme: Scheme::Http, host: address.to_string().into(), port: mark.port }),
+        endpoint: address.map(|address| Endpoint {
+            scheme: Scheme::Http,
+            host: address.to_string().into(),
+            port: mark.port,
+        }),
         generated: None,
         outdated: None,
         created_at: Some(mark.created_at),

@@ -28,9 +28,12 @@ pub fn overlay(domain_name: &str) -> String {
     [domain_name, ".qcow2"].concat()
 }
 
+/// What the name of a `NoCloud` image ends with.
+pub const SEED_END: &str = "-seed.iso";
+
 /// The `NoCloud` image of a domain.
 pub fn seed(domain_name: &str) -> String {
-    [domain_name, "-seed.iso"].concat()
+    [domain_name, SEED_END].concat()
 }
 
 /// `base-<key>.<format>` for kvm, `base-<entry>-<key>.<format>` for kvm2.

@@ -327,10 +327,11 @@ impl ImageStore for Pool {
             .short("look for overlays", Effect::None, "virStoragePoolListAllVolumes", move |libvirt, pool| {
                 refresh(libvirt, pool)?;
                 let volumes = libvirt.rpc("virStoragePoolListAllVolumes", "", |_| pool.list_all_volumes(0))?;
-                let text = |volume: &StorageVol| match libvirt.rpc("virStorageVolGetXMLDesc", "", |_| volume.xml_desc(0)) {
-                    Err(error) if error.code == code::NO_STORAGE_VOL => Ok(None),
-                    text => text.map(Some),
-                };
+                let text =
+                    |volume: &StorageVol| match libvirt.rpc("virStorageVolGetXMLDesc", "", |_| volume.xml_desc(0)) {
+                        Err(error) if error.code == code::NO_STORAGE_VOL => Ok(None),
+                        text => text.map(Some),
+                    };
                 volumes.iter().filter_map(|volume| text(volume).transpose()).collect::<Result<Vec<_>, _>>()
             })
             .await?;

@@ -19,7 +19,9 @@ pub fn prepare() {
     ONCE.call_once(|| {
         clear_error_callback();
         // SAFETY: no handler is installed, and none of ours was: Rust ignores the signal from the start as well.
-        let _ = unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigIgn) };
+        let _ = unsafe {
+            nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigIgn)
+        };
     });
 }
 

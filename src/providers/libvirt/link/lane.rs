@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use super::bridge::Bridge;
 use super::ffi::Connection;
 use super::ledger::Awaited;
-use super::rpc::{Libvirt, RpcError};
+use super::rpc::{Libvirt, RpcError, milliseconds};
 
 /// How many calls may wait for a thread of a lane.
 const QUEUE: usize = 64;
@@ -185,7 +185,7 @@ impl Generation {
         let begun = Instant::now();
         let thread = thread::Builder::new().name(format!("virt-{}-open", kind.as_str())).spawn(move || {
             let opened = Connection::open(&uri).map_err(|error| RpcError::new("virConnectOpen", &error));
-            let ms = begun.elapsed().as_millis() as u64;
+            let ms = milliseconds(begun);
             let error = opened.as_ref().err().map(|e| e.message.as_str());
             tracing::debug!(
                 rpc = "virConnectOpen",
@@ -208,9 +208,8 @@ impl Generation {
         let bridge = bridge;
         let answer = match within {
             None => (&mut opened).await,
-            Some(limit) => match tokio::time::timeout(limit, &mut opened).await {
-                Ok(answer) => answer,
-                Err(_) => {
+            Some(limit) => {
+                let Ok(answer) = tokio::time::timeout(limit, &mut opened).await else {
                     bridge.cut();
                     if tokio::time::timeout(RETURNS_WITHIN, &mut opened).await.is_err() {
                         overseer.thread_abandoned(true);
@@ -220,8 +219,9 @@ impl Generation {
                         });
                     }
                     return Err(Unanswered::Late);
-                }
-            },
+                };
+                answer
+            }
         };
         let connection = match answer {
             Ok(Ok(connection)) => Arc::new(connection),
@@ -304,8 +304,7 @@ impl Core {
 
     /// What a thread of the lane does.
     fn serve(&self, queue: &Mutex<Receiver<Job>>, connection: &Connection) {
-        let libvirt =
-            Libvirt { connection, provider: &self.provider, host: &self.host, lane: self.kind.as_str() };
+        let libvirt = Libvirt { connection, provider: &self.provider, host: &self.host, lane: self.kind.as_str() };
         loop {
             let job = lock(queue).recv();
             let Ok(Job { id, work }) = job else { return };
@@ -369,7 +368,7 @@ impl Core {
             call.stage = Stage::Late;
             if (call.refuse)(Unanswered::Late) {
                 let is_cut = self.overseer.late(self, *id, call.rpc, call.awaited);
-                (cut, stays) = (cut | is_cut, stays | !is_cut);
+                (cut, stays) = (cut || is_cut, stays || !is_cut);
             }
             true
         });

@@ -60,6 +60,11 @@ impl Display for RpcError {
     }
 }
 
+/// Since then, in milliseconds with their thousandths.
+pub(super) fn milliseconds(begun: Instant) -> f64 {
+    (begun.elapsed().as_secs_f64() * 1e6).round() / 1000.0
+}
+
 /// Cut at a bound, with blanks for whatever would break a line.
 pub fn one_line(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() || c == char::REPLACEMENT_CHARACTER { ' ' } else { c });
@@ -99,7 +104,7 @@ impl Libvirt<'_> {
     /// Of a call that is made of parts.
     pub fn log(&self, rpc: &'static str, about: &str, begun: Instant, error: Option<&RpcError>) {
         let (provider, host, lane) = (self.provider, self.host, self.lane);
-        let ms = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) as f64 / 1000.0;
+        let ms = milliseconds(begun);
         match error {
             None => tracing::debug!(rpc, provider, host, lane, about, durationMs = ms, "libvirt call"),
             Some(error) => tracing::debug!(

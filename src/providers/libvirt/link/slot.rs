@@ -54,7 +54,7 @@ impl Kept for Arc<Generation> {
 pub(super) async fn once<T: Kept>(
     own: &Arc<Inner>,
     slot: impl Fn(&Inner) -> &Mutex<Slot<T>> + Copy + Send + 'static,
-    make: impl Future<Output = Result<T, LinkError>> + Send + 'static,
+    make: BoxFuture<'static, Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
     let (number, dialling) = {
         let mut kept = lock(slot(own));

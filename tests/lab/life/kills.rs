@@ -13,6 +13,7 @@ const AMPLE: Duration = Duration::from_mins(3);
 const ROUNDS: usize = 5;
 
 #[test]
+#[ignore = "three minutes; run by `make lab-long`"]
 fn an_operator_killed_at_any_moment_of_create_and_delete_leaves_one_machine_or_none() {
     let Some(lab) = Lab::up(1) else { return };
     let _alone = lab.alone();

@@ -17,6 +17,7 @@ const UP_FOR: Duration = Duration::from_secs(2);
 const RESTARTS: usize = 4;
 
 #[test]
+#[ignore = "three minutes; run by `make lab-long`"]
 fn five_machines_made_and_removed_under_a_libvirtd_that_restarts_are_each_one_and_then_none() {
     let Some(lab) = Lab::up(1) else { return };
     let _alone = lab.alone();

@@ -1,4 +1,4 @@
-//! What a pool can do for images, as a trait: the link implements it over libvirt, [`super::scripted`] for tests.
+//! What a pool can do for images, as a trait: the link implements it over libvirt, the tests have one in memory.
 //!
 //! Implementations set the class and reason of their errors, and put a limit on each call. Everything may be dropped at
 //! any await.

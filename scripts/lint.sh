@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 need_cargo
-need cc=gcc
+scripts/setup.sh
 need_cargo_tool cargo-machete 0.9.2
 say "Format"
 cargo fmt --all --check

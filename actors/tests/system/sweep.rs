@@ -191,10 +191,12 @@ async fn a_thousand_orphans_go_under_the_cap_and_delay_nobody() {
         pass(MINUTE).await;
         let swept = world.handles.directory.entries()[0].swept.load_full();
         let left = world.host("hv1").instances().len();
-        assert!(last - left <= 12, "{} in a minute", last - left);
+        // Ten a sweep; the rhythm is jittered by a twentieth, so two of them may fall into one minute.
+        assert!(last - left <= 20, "{} in a minute", last - left);
         assert_eq!(swept.deleted, u64::try_from(1000 - left).unwrap(), "the progress is told");
         last = left;
     }
+    assert!(1000 - last <= 60, "{} in five minutes", 1000 - last);
     // What somebody wants meanwhile is made as if nothing were.
     let start = tokio::time::Instant::now();
     fleet(&world, &["px-1"]).await;

@@ -2,7 +2,8 @@
 # All tests, with everything that they need brought up first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh tinyproxy=tinyproxy unshare=util-linux setpriv=util-linux flock=util-linux
+scripts/setup.sh tinyproxy=tinyproxy unshare=util-linux setpriv=util-linux flock=util-linux \
+  sshd=openssh-server ssh-keygen=openssh-client isoinfo=genisoimage
 . scripts/lib.sh
 need_cargo
 scripts/kube-tools.sh >/dev/null

@@ -29,6 +29,7 @@ use metrics::{counter, gauge};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+pub use self::apart::Apart;
 use self::bridge::{Bridge, SocketDir};
 use self::lane::{Generation, Whose};
 pub use self::lane::{LaneKind, Unanswered};
@@ -41,6 +42,7 @@ use self::ssh::{SshConnection, SshLimits, SshTarget};
 use self::wedge::{Opening, Seen, until_it_answers};
 use crate::dns::Dns;
 
+mod apart;
 mod bridge;
 mod ffi;
 pub mod known_hosts;
@@ -278,45 +280,6 @@ struct AbortOnDrop(tokio::task::AbortHandle);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// A lane over an SSH connection that nobody else uses.
-pub struct Apart {
-    lane: Arc<Generation>,
-    ssh: SshConnection,
-    inner: Arc<Inner>,
-}
-
-impl fmt::Debug for Apart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Apart").field("lane", &self.lane).finish_non_exhaustive()
-    }
-}
-
-impl Apart {
-    /// As [`Link::call`]; `awaited` is what this call waits for.
-    pub async fn call<T: Send + 'static>(
-        &self,
-        awaited: Awaited,
-        rpc: &'static str,
-        limit: Duration,
-        work: impl FnOnce(&Libvirt<'_>) -> Result<T, RpcError> + Send + 'static,
-    ) -> Result<T, LinkError> {
-        self.inner.admit(awaited)?;
-        let result = outcome(rpc, limit, self.lane.submit(rpc, awaited, Instant::now() + limit, work).await);
-        // An error may be the source's own (an upload).
-        if result.is_ok() {
-            self.inner.answered(awaited, self.lane.kind);
-        }
-        result
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        self.lane.abandon();
-        self.ssh.abort();
     }
 }
 

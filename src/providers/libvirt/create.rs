@@ -55,32 +55,21 @@ pub(super) async fn create(site: &Site, spec: &InstanceSpec) -> Result<Instance,
 fn order(entry: &LibvirtEntry, spec: &InstanceSpec) -> Result<Order, OpError> {
     let refused = |detail: String| Err(OpError::permanent(Reason::SpecInvalid, detail));
     let keys = || entry.images.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    let (called, url, sha256, format, firmware, policy, has_proxy) = match spec.placement.image.as_deref() {
-        None => match entry.images.iter().next() {
-            Some((key, image)) if entry.images.len() == 1 => (
-                key.clone(),
-                image.url.clone(),
-                image.sha256,
-                image.format,
-                image.firmware,
-                Policy::Configured,
-                image.proxy,
-            ),
-            _ => return refused(format!("`placement.image` is missing; provider `{}` has {}", entry.name, keys())),
-        },
-        Some(key) if entry.images.contains_key(key) => {
-            let image = &entry.images[key];
-            (
-                key.to_owned(),
-                image.url.clone(),
-                image.sha256,
-                image.format,
-                image.firmware,
-                Policy::Configured,
-                image.proxy,
-            )
+    let asked = spec.placement.image.as_deref();
+    let configured = match asked {
+        Some(key) => entry.images.get_key_value(key),
+        None if entry.images.len() == 1 => entry.images.first_key_value(),
+        None => None,
+    };
+    let (called, url, sha256, format, firmware, policy, has_proxy) = match (configured, asked) {
+        (Some((key, image)), _) => {
+            let url = image.url.clone();
+            (key.clone(), url, image.sha256, image.format, image.firmware, Policy::Configured, image.proxy)
         }
-        Some(text) if text.contains("://") => {
+        (None, None) => {
+            return refused(format!("`placement.image` is missing; provider `{}` has {}", entry.name, keys()));
+        }
+        (None, Some(text)) if text.contains("://") => {
             let url: Url = match text.parse() {
                 Ok(url) => url,
                 Err(error) => return refused(format!("`placement.image` is no URL: {error}")),
@@ -89,7 +78,7 @@ fn order(entry: &LibvirtEntry, spec: &InstanceSpec) -> Result<Order, OpError> {
             policy.first(&url)?;
             (names::key_of_url(text), url, None, None, Firmware::default(), policy, false)
         }
-        Some(key) => {
+        (None, Some(key)) => {
             return refused(format!("`placement.image` is `{key}`; provider `{}` has {}", entry.name, keys()));
         }
     };

@@ -25,7 +25,7 @@ impl fmt::Debug for Apart {
 }
 
 impl Apart {
-    /// As [`Link::call`]; `awaited` is what this call waits for.
+    /// As [`super::Link::call`]; `awaited` is what this call waits for.
     pub async fn call<T: Send + 'static>(
         &self,
         awaited: Awaited,

@@ -90,13 +90,13 @@ fn order(entry: &LibvirtEntry, spec: &InstanceSpec) -> Result<Order, OpError> {
     }
     let sizes = || entry.sizes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
     let size = match (spec.placement.size.as_deref(), entry.sizes.len()) {
-        (Some(key), _) => match entry.sizes.get(key) {
-            Some(size) => *size,
-            None => {
+        (Some(key), _) => {
+            let Some(size) = entry.sizes.get(key) else {
                 let detail = format!("`placement.size` is `{key}`; provider `{}` has: {}", entry.name, sizes());
                 return refused(detail);
-            }
-        },
+            };
+            *size
+        }
         (None, 0) => SIZE,
         (None, 1) => entry.sizes.values().next().copied().unwrap_or(SIZE),
         (None, _) => {

@@ -74,13 +74,13 @@ fn an_agent_that_answers_once_and_freezes_costs_a_look_two_seconds_and_a_delete_
     let of = mark();
     for _ in 0..2 {
         let begun = Instant::now();
-        let looks = futures::future::join_all((0..3).map(|_| backend.get(&of)));
+        let looks = futures::future::join_all((0..2).map(|_| backend.get(&of)));
         for seen in bench.runtime.block_on(looks) {
             let seen = seen.unwrap();
             assert_eq!(seen.state, InstanceState::Running);
             assert_eq!(seen.endpoint.unwrap().host.as_ref(), lease, "the lease is taken");
         }
-        println!("three looks in {:?}", begun.elapsed());
+        println!("two looks in {:?}", begun.elapsed());
         assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     }
     assert_eq!(backend.link().standing().outstanding, 0, "libvirtd itself gave up");

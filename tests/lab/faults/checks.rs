@@ -103,6 +103,8 @@ fn a_host_with_everything_stuck_costs_another_host_of_the_same_entry_nothing() {
     let open = |at| opened(&bench.runtime, &bench.entry, at, &bench.means, limits.clone());
     let (here, beside) = (open(0), open(1));
     works(&bench.runtime, &here);
+    bench.creates(&beside, &spec("b", 2, "blank"));
+    bench.delete(&beside, &mark_of("b", 2)).unwrap();
     // An image that does not come, a daemon that does not answer, and as many calls as may wait.
     let error = bench.create(&here, &spec("a", 1, "large")).unwrap_err();
     assert_eq!(error.reason, Reason::ImageFetching, "{error:?}");

@@ -218,6 +218,6 @@ fn idle_for(
     bench: &Bench,
     backend: &egress_operator::providers::libvirt::LibvirtBackend,
 ) -> bool {
-    bench.runtime.block_on(tokio::time::sleep(span));
+    bench.runtime.block_on(async { tokio::time::sleep(span).await });
     backend.link().standing().is_up
 }

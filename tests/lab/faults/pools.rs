@@ -58,7 +58,7 @@ fn a_pool_that_is_full_passes_and_keeps_no_part_of_what_did_not_fit() {
     let host = lab.host(0);
     let pool = Small::of(host, "narrow", 8);
     let mut bench = Bench::new(&[host]);
-    let large = boot_sector(bench.dir.path(), "large.img", &[0xf4, 0xeb, 0xfd], 0);
+    let large = boot_sector(bench.dir.path(), "large.img", &[0xf4, 0xeb, 0xfd], 512);
     std::fs::write(&large.path, [std::fs::read(&large.path).unwrap(), vec![7; 16 << 20]].concat()).unwrap();
     bench.serves(&large);
     bench.entry.hosts[0].pool = "narrow".to_owned();
@@ -216,7 +216,7 @@ fn apparmors_helper_would_give_a_guest_its_disk_its_base_and_its_seed() {
         helper.display(),
         host.socket
     );
-    let rules = host.inside(&["sh", "-c", &asks]);
+    let rules = host.inside(&["sh", "-c", &format!("({asks}) 2>&1")]);
     for (file, rights) in [(format!("{name}.qcow2"), "rw"), (format!("{name}-seed.iso"), "r"), ("base-blank.raw".into(), "r")] {
         let rule = rules.lines().find(|line| line.contains(&format!("/{file}\"")) && !line.contains("deny"));
         let rule = rule.unwrap_or_else(|| panic!("nothing of {file} in {rules}"));

@@ -280,3 +280,6 @@ pub(super) async fn list(
     });
     Ok(rows.collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Domains as libvirt defines them, and what is missing on the host for one.
 
 use egress_actors::domain::error::Class;
+use egress_actors::domain::id::ProxyKey;
 use egress_actors::domain::instance::InstanceState;
 use egress_actors::domain::reason::Reason;
 use egress_operator::config::providers::{Firmware, VirtType};
@@ -163,5 +164,28 @@ fn what_a_hand_removed_is_absent_and_what_it_renamed_is_still_ours() {
     host.virsh(&["destroy", &name]);
     host.virsh(&["undefine", &name]);
     bench.delete(&backend, &mark()).unwrap();
+    assert_eq!(volumes(host), ["base-blank.raw", "base-blank.raw.ok"]);
+}
+
+/// (35, 39)
+#[test]
+fn the_longest_names_make_a_machine_and_its_disk_says_what_it_stands_on() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let host = lab.host(0);
+    let bench = Bench::new(&[host]);
+    let backend = bench.open();
+    for (namespace, name) in [("n".repeat(63), "p".repeat(253)), ("a".to_owned(), "b.c-d.e".to_owned())] {
+        let mut wanted = spec("p", 1, "blank");
+        wanted.mark.key = ProxyKey::new(&namespace, &name).unwrap();
+        assert_eq!(bench.creates(&backend, &wanted).state, InstanceState::Running, "{name}");
+        assert_eq!(bench.list(&backend).unwrap()[0].mark, wanted.mark);
+        let disk = host.pool_files.join(format!("{}.qcow2", domain(&wanted.mark)));
+        let told = host.inside(&["qemu-img", "info", "-U", "--output=json", &format!("{}", disk.display())]);
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(told["backing-filename-format"], "raw", "{told}");
+        assert_eq!(told["backing-filename"], "/var/lib/libvirt/images/base-blank.raw", "{told}");
+        bench.delete(&backend, &wanted.mark).unwrap();
+    }
     assert_eq!(volumes(host), ["base-blank.raw", "base-blank.raw.ok"]);
 }

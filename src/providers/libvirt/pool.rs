@@ -81,11 +81,15 @@ impl Pool {
         let own = name.to_owned();
         let text = self
             .short("look at a volume", Effect::None, "virStorageVolGetXMLDesc", move |libvirt, pool| {
-                let Some(volume) = find(libvirt, pool, &own)? else { return Ok(None) };
-                match libvirt.rpc("virStorageVolGetXMLDesc", &own, |_| volume.xml_desc(0)) {
-                    Err(error) if error.code == code::NO_STORAGE_VOL => Ok(None),
-                    text => text.map(Some),
+                for _ in 0..2 {
+                    let Some(volume) = find(libvirt, pool, &own)? else { return Ok(None) };
+                    match libvirt.rpc("virStorageVolGetXMLDesc", &own, |_| volume.xml_desc(0)) {
+                        // A hand removed the file: for as long as the pool knows it, it lets nobody make it anew.
+                        Err(error) if error.code == code::NO_STORAGE_VOL => refresh(libvirt, pool)?,
+                        text => return text.map(Some),
+                    }
                 }
+                Ok(None)
             })
             .await?;
         text.map(|text| xml::volume_info(&text).map_err(|why| unreadable(name, &why.to_string()))).transpose()

@@ -34,7 +34,12 @@ fn each_bad_answer_of_a_source_is_told_leaves_no_volume_and_is_forgotten_with_th
         ("gone", Behavior::Status(404), Class::Permanent, Reason::ImageNotFound),
         ("down", Behavior::Status(503), Class::Transient, Reason::Unreachable),
         ("page", Behavior::Html, Class::Permanent, Reason::ImageNotFound),
-        ("zipped", Behavior::Text("PK\u{3}\u{4}".to_owned() + &"x".repeat(70_000)), Class::Permanent, Reason::ImageFormatUnsupported),
+        (
+            "zipped",
+            Behavior::Text("PK\u{3}\u{4}".to_owned() + &"x".repeat(70_000)),
+            Class::Permanent,
+            Reason::ImageFormatUnsupported,
+        ),
         ("short", file(Some(1 << 20), false), Class::Transient, Reason::Unreachable),
         ("still", file(Some(1 << 20), true), Class::Transient, Reason::Timeout),
         ("silent", file(Some(0), true), Class::Transient, Reason::Timeout),
@@ -142,7 +147,8 @@ fn files_that_a_hand_removed_are_made_anew_or_are_gone_already() {
     for endings in [&[".qcow2", "-seed.iso"][..], &[".qcow2"], &["-seed.iso"]] {
         host.virsh(&["destroy", &name]);
         endings.iter().for_each(|ending| remove(ending));
-        assert_eq!(bench.creates(&backend, &spec("p", 1, "blank")).state, InstanceState::Running);
+        let made = bench.create(&backend, &spec("p", 1, "blank"));
+        assert_eq!(made.map(|made| made.state), Ok(InstanceState::Running), "{endings:?}");
     }
     remove(".qcow2");
     remove("-seed.iso");
@@ -167,7 +173,8 @@ fn files_of_somebody_else_in_our_place_are_a_conflict_and_stay_as_they_are() {
     let bench = Bench::new(&[host]);
     let backend = bench.open();
     let name = domain(&mark());
-    for (ending, theirs) in [(".qcow2", &b"not a disk of ours"[..]), (".qcow2", b"QFI\xfb"), ("-seed.iso", b"QFI\xfb")] {
+    for (ending, theirs) in [(".qcow2", &b"not a disk of ours"[..]), (".qcow2", b"QFI\xfb"), ("-seed.iso", b"QFI\xfb")]
+    {
         let file = host.pool_files.join(format!("{name}{ending}"));
         let mut words = theirs.to_vec();
         words.resize(4096, 0);

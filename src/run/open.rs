@@ -180,7 +180,9 @@ mod tests {
         ] {
             assert_eq!(backend("kvm2", hosts), shared, "{hosts}");
         }
-        for hosts in ["{name: a, address: kvm-1.example}", "{name: a, address: kvm-1.example}, {name: b, address: 10.0.0.5}"] {
+        for hosts in
+            ["{name: a, address: kvm-1.example}", "{name: a, address: kvm-1.example}, {name: b, address: 10.0.0.5}"]
+        {
             assert_ne!(backend("kvm", hosts), shared, "{hosts}");
         }
     }

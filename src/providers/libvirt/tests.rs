@@ -68,14 +68,24 @@ async fn what_cannot_be_given_is_permanent_names_its_field_and_touches_no_host()
     for (entry, wanted, reason, words) in [
         (TWO, spec(None, None, data), Reason::SpecInvalid, &["`placement.image`", "home", "plain, ready"][..]),
         (TWO, spec(Some("other"), None, data), Reason::SpecInvalid, &["`placement.image`", "`other`", "plain, ready"]),
-        (TWO, spec(Some("plain"), Some("huge"), data), Reason::SpecInvalid, &["`placement.size`", "`huge`", "large, small"]),
+        (
+            TWO,
+            spec(Some("plain"), Some("huge"), data),
+            Reason::SpecInvalid,
+            &["`placement.size`", "`huge`", "large, small"],
+        ),
         (TWO, spec(Some("https://["), None, data), Reason::SpecInvalid, &["`placement.image`", "no URL"]),
         (TWO, spec(Some("https://images.example.com/debian/x"), None, data), Reason::Forbidden, &["allowImageURLs"]),
         (ALLOWED, spec(Some("https://elsewhere.example.com/x"), None, data), Reason::Forbidden, &["allowImageURLs"]),
         (ALLOWED, spec(None, None, data), Reason::SpecInvalid, &["`placement.image`"]),
         // Nobody makes the proxy.
         (ONE, spec(None, None, None), Reason::CloudInitInvalid, &["`plain`", "`proxy: true`", "`cloudInit`"]),
-        (ALLOWED, spec(Some("https://images.example.com/debian/x"), None, None), Reason::CloudInitInvalid, &["`cloudInit`"]),
+        (
+            ALLOWED,
+            spec(Some("https://images.example.com/debian/x"), None, None),
+            Reason::CloudInitInvalid,
+            &["`cloudInit`"],
+        ),
     ] {
         let backend = backend(&format!("{entry}, {SIZES}"));
         let error = backend.create(&wanted).await.expect_err("refused");

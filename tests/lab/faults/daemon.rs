@@ -43,7 +43,10 @@ fn what_libvirtd_may_be_set_to_is_told_or_does_not_matter() {
     assert!(error.detail.contains("group libvirt") && error.detail.contains("operator"), "{error:?}");
 
     // The daemon's own keepalive is for clients that can answer: a quiet one stays.
-    configured(host, "auth_unix_rw = \"none\"\nkeepalive_interval = 1\nkeepalive_count = 1\nmax_clients = 8\nmax_anonymous_clients = 8");
+    configured(
+        host,
+        "auth_unix_rw = \"none\"\nkeepalive_interval = 1\nkeepalive_count = 1\nmax_clients = 8\nmax_anonymous_clients = 8",
+    );
     let backend = bench.open();
     works(&bench.runtime, &backend);
     let before = sockets(host);
@@ -190,7 +193,7 @@ fn a_change_whose_end_is_not_seen_says_so_and_the_next_call_finds_what_came_of_i
     // Whoever asks meanwhile hears what libvirtd knows.
     let seen = bench.get(&backend, &mark());
     assert!(!seen.as_ref().is_err_and(|error| error.class == Class::NotFound), "{seen:?}");
-    bench.delete(&backend, &mark()).unwrap();
+    bench.deletes(&backend, &mark());
     assert_eq!(bench.get(&backend, &mark()).unwrap_err().class, Class::NotFound);
 
     // The connection goes under it.
@@ -205,7 +208,7 @@ fn a_change_whose_end_is_not_seen_says_so_and_the_next_call_finds_what_came_of_i
         tokio::join!(backend.delete(&of), breaks).0.unwrap_err()
     });
     assert_eq!((error.class, error.reason), (Class::EffectUnknown, Reason::Unreachable), "{error:?}");
-    bench.delete(&backend, &mark()).unwrap();
+    bench.deletes(&backend, &mark());
 
     // A start that is cut.
     let hasty = bench.open_with(Limits { start: Duration::from_millis(60), ..Limits::default() });

@@ -192,8 +192,8 @@ fn a_connection_that_the_host_closes_as_nobody_uses_it_costs_the_next_call_nothi
     let _alone = lab.alone();
     let host = lab.host(0);
     for settings in [
-        "ChannelTimeout direct-streamlocal@openssh.com=1s\nUnusedConnectionTimeout 1s",
-        "ChannelTimeout direct-streamlocal@openssh.com=1s",
+        "ChannelTimeout direct-streamlocal@openssh.com=2s\nUnusedConnectionTimeout 1s",
+        "ChannelTimeout direct-streamlocal@openssh.com=2s",
         "ClientAliveInterval 1\nClientAliveCountMax 1",
     ] {
         let door = Door::open(host, 2207, settings);
@@ -202,7 +202,7 @@ fn a_connection_that_the_host_closes_as_nobody_uses_it_costs_the_next_call_nothi
         let backend = bench.open();
         bench.creates(&backend, &spec("p", 1, "blank"));
         for round in 0..3 {
-            let before = idle_for(Duration::from_millis(2500), &bench, &backend);
+            let before = idle_for(Duration::from_millis(3500), &bench, &backend);
             let seen = bench.get(&backend, &mark());
             assert_eq!(seen.map(|seen| seen.state), Ok(InstanceState::Running), "{settings}, {round}, {before}");
         }
@@ -213,11 +213,7 @@ fn a_connection_that_the_host_closes_as_nobody_uses_it_costs_the_next_call_nothi
 }
 
 /// Uses nothing for so long. Whether the connection is still there then.
-fn idle_for(
-    span: Duration,
-    bench: &Bench,
-    backend: &egress_operator::providers::libvirt::LibvirtBackend,
-) -> bool {
+fn idle_for(span: Duration, bench: &Bench, backend: &egress_operator::providers::libvirt::LibvirtBackend) -> bool {
     bench.runtime.block_on(async { tokio::time::sleep(span).await });
     backend.link().standing().is_up
 }

@@ -131,7 +131,8 @@ fn a_pool_that_is_stopped_or_unknown_is_told_and_holds_up_no_look_and_loses_noth
     bench.creates(&backend, &spec("p", 1, "blank"));
     host.virsh(&["pool-destroy", &host.pool]);
     // What was seen of the base a moment ago counts for ten seconds: another Proxy asks the pool as well.
-    for error in [bench.check(&backend).unwrap_err(), bench.create(&bench.open(), &spec("q", 2, "blank")).unwrap_err()] {
+    for error in [bench.check(&backend).unwrap_err(), bench.create(&bench.open(), &spec("q", 2, "blank")).unwrap_err()]
+    {
         assert_eq!((error.class, error.reason), (Class::Transient, Reason::PoolInactive), "{error:?}");
         assert!(error.detail.contains("pool-start"), "{error:?}");
     }
@@ -217,7 +218,9 @@ fn apparmors_helper_would_give_a_guest_its_disk_its_base_and_its_seed() {
         host.socket
     );
     let rules = host.inside(&["sh", "-c", &format!("({asks}) 2>&1")]);
-    for (file, rights) in [(format!("{name}.qcow2"), "rw"), (format!("{name}-seed.iso"), "r"), ("base-blank.raw".into(), "r")] {
+    for (file, rights) in
+        [(format!("{name}.qcow2"), "rw"), (format!("{name}-seed.iso"), "r"), ("base-blank.raw".into(), "r")]
+    {
         let rule = rules.lines().find(|line| line.contains(&format!("/{file}\"")) && !line.contains("deny"));
         let rule = rule.unwrap_or_else(|| panic!("nothing of {file} in {rules}"));
         assert!(rule.split_whitespace().last().unwrap().starts_with(rights), "{rule}");

@@ -10,7 +10,9 @@ use egress_actors::domain::reason::Reason;
 use egress_actors::ports::Backend;
 use egress_operator::providers::libvirt::{LibvirtBackend, Limits};
 
-use crate::kit::backend::{AMPLE, Bench, LIMIT, SOON, boot_sector, mark, mark_of, opened, sha256, short, spec, volumes, works};
+use crate::kit::backend::{
+    AMPLE, Bench, LIMIT, SOON, boot_sector, mark, mark_of, opened, sha256, short, spec, volumes, works,
+};
 use crate::kit::{Behavior, Host, Lab, Server, eventually};
 
 /// What is done to a host, and undone.

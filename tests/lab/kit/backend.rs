@@ -198,6 +198,18 @@ impl Bench {
         self.get(backend, mark).unwrap().state
     }
 
+    /// As [`Bench::creates`].
+    pub(crate) fn deletes(&self, backend: &LibvirtBackend, mark: &OwnerMark) {
+        eventually(AMPLE, &format!("{} is gone", mark.key), || match self.delete(backend, mark) {
+            Ok(()) => Some(()),
+            Err(error) => {
+                assert!(error.class != Class::Permanent, "{error:?}");
+                println!("not yet: {error}");
+                None
+            }
+        });
+    }
+
     pub(crate) fn delete(&self, backend: &LibvirtBackend, mark: &OwnerMark) -> Result<(), OpError> {
         self.runtime.block_on(backend.delete(mark))
     }

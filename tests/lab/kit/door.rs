@@ -19,7 +19,8 @@ impl<'a> Door<'a> {
     /// `settings` are lines of its configuration; what they do not say is as in the host's own.
     pub(crate) fn open(host: &'a Host, port: u16, settings: &str) -> Self {
         let own = fs::read_to_string(host.dir().join("ssh/sshd_config")).unwrap();
-        let others = own.lines().filter(|line| !["ListenAddress", "PidFile", "AllowUsers"].iter().any(|w| line.starts_with(w)));
+        let others =
+            own.lines().filter(|line| !["ListenAddress", "PidFile", "AllowUsers"].iter().any(|w| line.starts_with(w)));
         let rest = others.collect::<Vec<_>>().join("\n");
         let text = format!("ListenAddress {}:{port}\nPidFile /run/door-{port}.pid\n{settings}\n{rest}\n", host.address);
         fs::write(host.dir().join(format!("ssh/door-{port}")), text).unwrap();

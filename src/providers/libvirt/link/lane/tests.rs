@@ -146,7 +146,9 @@ async fn eventually(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
 fn threads(kind: LaneKind) -> usize {
     let name = format!("virt-{}", kind.as_str());
     let all = fs::read_dir("/proc/self/task").unwrap().flatten();
-    all.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok()).filter(|comm| comm.starts_with(&name)).count()
+    all.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
+        .filter(|comm| comm.starts_with(&name))
+        .count()
 }
 
 async fn frees(kind: LaneKind) {
@@ -186,9 +188,9 @@ async fn a_late_call_is_told_in_time_and_the_cut_frees_all_threads_of_its_lane_a
 
     assert_eq!(other.asks(AMPLE).await.unwrap(), Ok(Ok(9_000_000)));
     // A call that panics is one that broke, and its lane goes on.
-    let panics = other.lane.submit("x", Awaited::Daemon, Instant::now() + AMPLE, |_| -> Result<u32, RpcError> {
-        panic!("as it should")
-    });
+    let panics = other
+        .lane
+        .submit("x", Awaited::Daemon, Instant::now() + AMPLE, |_| -> Result<u32, RpcError> { panic!("as it should") });
     assert!(panics.await.is_err());
     assert_eq!(other.asks(AMPLE).await.unwrap(), Ok(Ok(9_000_000)));
     // Nobody waits any more; the threads end with the value.
@@ -219,7 +221,8 @@ async fn a_late_call_that_is_left_stays_and_comes_back_and_its_lane_goes_on() {
 async fn what_waits_is_bounded_ends_with_its_deadline_and_is_counted_if_it_is_given_up_in_the_middle() {
     let rig = rig(LaneKind::Bulk, false, true).await;
     let begun = rig.asks(AMPLE);
-    eventually(|| lock(&rig.lane.calls).values().any(|call| call.stage == Stage::Begun), || "one begins".to_owned()).await;
+    eventually(|| lock(&rig.lane.calls).values().any(|call| call.stage == Stage::Begun), || "one begins".to_owned())
+        .await;
     let waiting: Vec<_> = (0..QUEUE).map(|_| rig.asks(SOON)).collect();
     assert_eq!(rig.asks(AMPLE).await.unwrap(), Err(Unanswered::Full));
     for call in waiting {

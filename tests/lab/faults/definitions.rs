@@ -175,7 +175,9 @@ fn the_longest_names_make_a_machine_and_its_disk_says_what_it_stands_on() {
     let host = lab.host(0);
     let bench = Bench::new(&[host]);
     let backend = bench.open();
-    for (namespace, name) in [("n".repeat(63), "p".repeat(253)), ("a".to_owned(), "b.c-d.e".to_owned())] {
+    let label = "p".repeat(63);
+    let longest = [&label[..], &label, &label, &label[..61]].join(".");
+    for (namespace, name) in [("n".repeat(63), longest), ("a".to_owned(), "b.c-d.e".to_owned())] {
         let mut wanted = spec("p", 1, "blank");
         wanted.mark.key = ProxyKey::new(&namespace, &name).unwrap();
         assert_eq!(bench.creates(&backend, &wanted).state, InstanceState::Running, "{name}");

@@ -29,7 +29,7 @@ use super::{Flavor, Host, Image, Server, entry, eventually, image};
 pub(crate) const LIMIT: Duration = Duration::from_millis(1500);
 /// A deadline, and what a busy machine adds.
 pub(crate) const SOON: Duration = Duration::from_millis(2500);
-pub(crate) const AMPLE: Duration = Duration::from_secs(30);
+pub(crate) const AMPLE: Duration = Duration::from_secs(60);
 
 /// Image sources have addresses here.
 struct NoNames;

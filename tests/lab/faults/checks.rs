@@ -68,6 +68,7 @@ fn a_check_that_a_frozen_pool_holds_up_holds_up_nobody_and_dropping_it_breaks_no
 
 /// (14, 15, K7)
 #[test]
+#[ignore = "ten seconds of deadlines; run by `make lab-long`"]
 fn a_check_with_its_own_limits_ends_within_fifteen_seconds_whatever_is_silent() {
     let Some(lab) = Lab::up(2) else { return };
     let _alone = lab.alone();

@@ -31,7 +31,11 @@ fn clients(host: &Host) -> usize {
 
 /// (11, 16, 19)
 #[test]
+#[ignore = "half a minute; run by `make lab-long`"]
 fn what_libvirtd_may_be_set_to_is_told_or_does_not_matter() {
+    let Some(shared) = Lab::up(1) else { return };
+    // Others count the threads of this process.
+    let _alone = shared.alone();
     let Some(lab) = Lab::own(1) else { return };
     let host = lab.host(0);
     let bench = Bench::new(&[host]);
@@ -174,6 +178,7 @@ fn an_operator_ends_beside_a_stopped_libvirtd_and_its_log_is_json_though_connect
 
 /// (22, E3)
 #[test]
+#[ignore = "half a minute; run by `make lab-long`"]
 fn a_change_whose_end_is_not_seen_says_so_and_the_next_call_finds_what_came_of_it() {
     let Some(lab) = Lab::up(1) else { return };
     let _alone = lab.alone();

@@ -17,6 +17,7 @@ const ED25519: &[&str] = &["ssh_host_ed25519_key"];
 
 /// (3)
 #[test]
+#[ignore = "ten seconds, and those of SSH do the same; run by `make lab-long`"]
 fn a_base_that_crosses_many_key_exchanges_is_whole() {
     let Some(lab) = Lab::up(1) else { return };
     let _alone = lab.alone();
@@ -193,7 +194,6 @@ fn a_connection_that_the_host_closes_as_nobody_uses_it_costs_the_next_call_nothi
     let host = lab.host(0);
     for settings in [
         "ChannelTimeout direct-streamlocal@openssh.com=2s\nUnusedConnectionTimeout 1s",
-        "ChannelTimeout direct-streamlocal@openssh.com=2s",
         "ClientAliveInterval 1\nClientAliveCountMax 1",
     ] {
         let door = Door::open(host, 2207, settings);
@@ -201,7 +201,7 @@ fn a_connection_that_the_host_closes_as_nobody_uses_it_costs_the_next_call_nothi
         door.leads(&mut bench.entry, bench.dir.path(), ED25519);
         let backend = bench.open();
         bench.creates(&backend, &spec("p", 1, "blank"));
-        for round in 0..3 {
+        for round in 0..2 {
             let before = idle_for(Duration::from_millis(3500), &bench, &backend);
             let seen = bench.get(&backend, &mark());
             assert_eq!(seen.map(|seen| seen.state), Ok(InstanceState::Running), "{settings}, {round}, {before}");

@@ -148,7 +148,9 @@ fn files_that_a_hand_removed_are_made_anew_or_are_gone_already() {
     let remove = |ending: &str| drop(host.inside(&["rm", &format!("/var/lib/libvirt/images/{name}{ending}")]));
     for endings in [&[".qcow2", "-seed.iso"][..], &[".qcow2"], &["-seed.iso"]] {
         host.virsh(&["destroy", &name]);
-        endings.iter().for_each(|ending| remove(ending));
+        for ending in endings {
+            remove(ending);
+        }
         let made = bench.create(&backend, &spec("p", 1, "blank"));
         assert_eq!(made.map(|made| made.state), Ok(InstanceState::Running), "{endings:?}");
     }

@@ -21,7 +21,7 @@ lab-up: ## LAB_HOSTS (2) hypervisor hosts on this machine (root): sshd, libvirtd
 
 lab-long: ## The tests on hypervisor hosts that take minutes each: kills of the operator, restarts of libvirtd (root)
 	@scripts/setup.sh && scripts/lab/up.sh --packages && scripts/lab/image.sh tiny >/dev/null && \
-		LAB_MUST_RUN=1 cargo test --locked --test lab life:: -- --ignored
+		LAB_MUST_RUN=1 cargo test --locked --test lab -- --ignored life:: faults::
 
 lab-down: ## And away again, with their guests
 	@scripts/lab/down.sh

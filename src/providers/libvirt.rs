@@ -217,3 +217,6 @@ impl Backend for LibvirtBackend {
         check::check(&self.site).await
     }
 }
+
+#[cfg(test)]
+mod tests;

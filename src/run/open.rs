@@ -131,18 +131,59 @@ impl Opener {
                 backend: Arc::new(LibvirtBackend::new(shared.clone(), host, material.clone(), machines, limits)),
             }
         });
-        let mut places: Vec<_> = entry.hosts.iter().map(|host| format!("{}:{}", host.address, host.port)).collect();
-        places.sort_unstable();
-        places.dedup();
         ProviderEntry {
             name: entry.name.clone(),
             kind: entry.flavor.as_str(),
             revision,
-            backend: format!("libvirt/{}", places.join(",")).into(),
+            backend: libvirts(entry).into(),
             hosts: hosts.collect(),
             settle: libvirt::SETTLE,
             address_timeout: entry.address_timeout,
             may_generate_credentials: false,
+        }
+    }
+}
+
+/// Its hosts together, as one backend (P4): whoever names the same ones shares it, in whatever order, pool or network.
+fn libvirts(entry: &LibvirtEntry) -> String {
+    let mut places: Vec<_> = entry.hosts.iter().map(|host| format!("{}:{}", host.address, host.port)).collect();
+    places.sort_unstable();
+    places.dedup();
+    format!("libvirt/{}", places.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::providers;
+
+    #[test]
+    fn entries_with_the_same_hosts_share_a_backend_in_whatever_order_pool_or_flavor() {
+        let backend = |kind: &str, hosts: &str| {
+            let text = format!(
+                "providers: [{{name: home, type: {kind}, ssh: {{user: u, keyFile: /k, knownHostsFile: /h}}, \
+                 hosts: [{hosts}], images: {{a: {{url: \"http://x/a\"}}}}}}]"
+            );
+            match &providers::parse(Path::new("providers.yaml"), text.as_bytes()).expect("read").entries[0] {
+                Entry::Libvirt(entry) => libvirts(entry),
+                other => panic!("{other:?}"),
+            }
+        };
+        let both = "{name: a, address: KVM-1.example}, {name: b, address: \"10.0.0.5:2222\"}";
+        let shared = "libvirt/10.0.0.5:2222,kvm-1.example:22";
+        assert_eq!(backend("kvm", both), shared);
+        for hosts in [
+            "{name: x, address: \"10.0.0.5:2222\", pool: fast}, {name: y, address: \"kvm-1.example:22\", network: n}",
+            "{name: a, address: kvm-1.example}, {name: b, address: \"10.0.0.5:2222\"}, {name: c, address: kvm-1.example, pool: p}",
+        ] {
+            assert_eq!(backend("kvm2", hosts), shared, "{hosts}");
+        }
+        for hosts in
+            ["{name: a, address: kvm-1.example}", "{name: a, address: kvm-1.example}, {name: b, address: 10.0.0.5}"]
+        {
+            assert_ne!(backend("kvm", hosts), shared, "{hosts}");
         }
     }
 }

@@ -14,7 +14,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+pub(crate) mod backend;
 pub(crate) mod config;
+pub(crate) mod door;
 pub(crate) mod host;
 pub(crate) mod images;
 pub(crate) mod operator;

@@ -1,92 +1,14 @@
 //! What hangs or breaks below a [`LibvirtBackend`], and that every call ends, nothing piles up, and all goes on afterwards.
 
-use std::fs;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use async_trait::async_trait;
-use egress_actors::domain::error::{Class, OpError};
-use egress_actors::domain::id::{OperatorId, ProviderName, ProxyKey, Uid};
-use egress_actors::domain::instance::OwnerMark;
+use egress_actors::domain::error::Class;
 use egress_actors::domain::reason::Reason;
 use egress_actors::ports::Backend;
-use egress_operator::config::providers::{self, Entry};
-use egress_operator::dns::Dns;
-use egress_operator::providers::libvirt::images::Images;
-use egress_operator::providers::libvirt::images::flights::{Bounds, Flights, NoMeter};
-use egress_operator::providers::libvirt::images::source::{Resolve, Source};
-use egress_operator::providers::libvirt::link::material::MaterialFiles;
-use egress_operator::providers::libvirt::link::{LaneKind, LinkError};
-use egress_operator::providers::libvirt::{LibvirtBackend, Limits, Means};
-use tokio::runtime::{Builder, Runtime};
+use egress_operator::providers::libvirt::link::LinkError;
 
-use crate::kit::{Flavor, Host, Lab, entry, eventually, image};
-
-const LIMIT: Duration = Duration::from_millis(1500);
-/// A deadline, and what a busy machine adds.
-const SOON: Duration = Duration::from_millis(2500);
-const AMPLE: Duration = Duration::from_secs(30);
-
-struct NoNames;
-
-#[async_trait]
-impl Resolve for NoNames {
-    async fn look_up(&self, host: &str, _: Duration) -> Result<Vec<std::net::IpAddr>, String> {
-        Err(format!("{host} is a name"))
-    }
-}
-
-fn runtime() -> Runtime {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-fn backend(runtime: &Runtime, host: &Host) -> LibvirtBackend {
-    let _inside = runtime.enter();
-    let text =
-        format!("providers:\n{}", entry("stalls", Flavor::Kvm, &[host], &[&image("tiny")], "http://127.0.0.1:9"));
-    let loaded = providers::parse(Path::new("providers.yaml"), text.as_bytes()).unwrap();
-    let Some(Entry::Libvirt(entry)) = loaded.entries.into_iter().next() else { panic!("no entry of libvirt") };
-    let handle = runtime.handle().clone();
-    let flights = Flights::new(handle.clone(), Bounds::default(), Arc::new(NoMeter));
-    let images = Arc::new(Images::new(Source::new(Arc::new(NoNames), &[]), flights));
-    let means = Means { dns: Dns::system(), images, main: handle.clone(), bulk: handle };
-    let mut limits = Limits { control: LIMIT, storage: LIMIT, agent: LIMIT, check: SOON, ..Limits::default() };
-    limits.link.open = LIMIT;
-    let material = Arc::new(MaterialFiles::new(entry.ssh.key_file.clone(), entry.ssh.known_hosts_file.clone()));
-    LibvirtBackend::new(Arc::new((*entry).clone()), &entry.hosts[0], material, means, limits)
-}
-
-fn mark() -> OwnerMark {
-    OwnerMark {
-        operator: OperatorId::parse("lab").unwrap(),
-        entry: ProviderName::parse("stalls").unwrap(),
-        key: ProxyKey::new("crawl", "p").unwrap(),
-        uid: Uid::parse("0b9d8f3a-0000-4000-8000-000000000001").unwrap(),
-    }
-}
-
-fn timed(runtime: &Runtime, backend: &LibvirtBackend) -> (OpError, Duration) {
-    let begun = Instant::now();
-    (runtime.block_on(backend.get(&mark())).unwrap_err(), begun.elapsed())
-}
-
-/// No instance is there: that it is told as absent is the answer of a host that works.
-fn works(runtime: &Runtime, backend: &LibvirtBackend) {
-    eventually(AMPLE, "the host answers", || (timed(runtime, backend).0.class == Class::NotFound).then_some(()));
-}
-
-fn count(of: &str) -> usize {
-    fs::read_dir(of).unwrap().count()
-}
-
-fn refresh(runtime: &Runtime, backend: &LibvirtBackend, pool: &str) -> Result<(), LinkError> {
-    let pool = pool.to_owned();
-    runtime.block_on(backend.link().call(LaneKind::Storage, "virStoragePoolRefresh", LIMIT, move |libvirt| {
-        let found = libvirt.rpc("virStoragePoolLookupByName", &pool, |c| c.lookup_storage_pool_by_name(&pool))?;
-        libvirt.rpc("virStoragePoolRefresh", &pool, |_| found.refresh(0)).map(drop)
-    }))
-}
+use crate::kit::backend::{AMPLE, LIMIT, SOON, backend, count, refresh, runtime, timed, works};
+use crate::kit::{Lab, eventually};
 
 #[test]
 fn a_stopped_libvirtd_costs_each_call_its_deadline_the_other_host_nothing_and_leaves_no_thread_or_descriptor() {

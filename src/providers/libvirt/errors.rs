@@ -166,3 +166,6 @@ fn auth(about: About<'_>, error: &RpcError) -> OpError {
 pub(super) fn is(error: &LinkError, code: u32) -> bool {
     matches!(error, LinkError::Rpc(rpc) if rpc.code == code)
 }
+
+#[cfg(test)]
+mod tests;

@@ -308,3 +308,6 @@ pub(super) async fn list(
     });
     Ok(rows.collect())
 }
+
+#[cfg(test)]
+mod tests;

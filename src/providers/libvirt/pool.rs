@@ -81,11 +81,14 @@ impl Pool {
         let own = name.to_owned();
         let text = self
             .short("look at a volume", Effect::None, "virStorageVolGetXMLDesc", move |libvirt, pool| {
-                let Some(volume) = find(libvirt, pool, &own)? else { return Ok(None) };
-                match libvirt.rpc("virStorageVolGetXMLDesc", &own, |_| volume.xml_desc(0)) {
-                    Err(error) if error.code == code::NO_STORAGE_VOL => Ok(None),
-                    text => text.map(Some),
+                for _ in 0..2 {
+                    let Some(volume) = find(libvirt, pool, &own)? else { return Ok(None) };
+                    match libvirt.rpc("virStorageVolGetXMLDesc", &own, |_| volume.xml_desc(0)) {
+                        Err(error) if is_gone(&error) => refresh(libvirt, pool)?,
+                        text => return text.map(Some),
+                    }
                 }
+                Ok(None)
             })
             .await?;
         text.map(|text| xml::volume_info(&text).map_err(|why| unreadable(name, &why.to_string()))).transpose()
@@ -123,9 +126,7 @@ impl Pool {
         self.short("delete a volume", Effect::Possible, "virStorageVolDelete", move |libvirt, pool| {
             let Some(volume) = find(libvirt, pool, &own)? else { return Ok(()) };
             match libvirt.rpc("virStorageVolDelete", &own, |_| volume.delete(0)) {
-                Err(error) if error.code == code::NO_STORAGE_VOL => Ok(()),
-                // libvirt still lists a file that somebody removed by hand, and cannot delete it.
-                Err(error) if error.message.contains("No such file or directory") => Ok(()),
+                Err(error) if is_gone(&error) => refresh(libvirt, pool),
                 result => result,
             }
         })
@@ -152,6 +153,11 @@ fn find(libvirt: &Libvirt<'_>, pool: &StoragePool, name: &str) -> Result<Option<
         Err(error) if error.code == code::NO_STORAGE_VOL => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The volume is not there, or a hand removed its file: for as long as the pool knows that one, it lets nobody make it anew.
+fn is_gone(error: &RpcError) -> bool {
+    error.code == code::NO_STORAGE_VOL || error.message.contains("No such file or directory")
 }
 
 /// libvirt refuses it while something is written to the pool through it: then what it knows is as new as can be.
@@ -214,7 +220,7 @@ impl ImageStore for Pool {
                         continue;
                     }
                     match libvirt.rpc("virStorageVolGetXMLDesc", &name, |_| volume.xml_desc(0)) {
-                        Err(error) if error.code == code::NO_STORAGE_VOL => {}
+                        Err(error) if is_gone(&error) => {}
                         text => texts.push(text?),
                     }
                 }
@@ -329,7 +335,7 @@ impl ImageStore for Pool {
                 let volumes = libvirt.rpc("virStoragePoolListAllVolumes", "", |_| pool.list_all_volumes(0))?;
                 let text =
                     |volume: &StorageVol| match libvirt.rpc("virStorageVolGetXMLDesc", "", |_| volume.xml_desc(0)) {
-                        Err(error) if error.code == code::NO_STORAGE_VOL => Ok(None),
+                        Err(error) if is_gone(&error) => Ok(None),
                         text => text.map(Some),
                     };
                 volumes.iter().filter_map(|volume| text(volume).transpose()).collect::<Result<Vec<_>, _>>()

@@ -116,6 +116,16 @@ impl Host {
         forward
     }
 
+    /// Its state: what is bound to `/etc/ssh`, `/var/lib/libvirt` and the like, and `files/passwd`.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.lab.join(&self.name)
+    }
+
+    /// Runs a command inside the host, whatever comes of it.
+    pub(crate) fn tries(&self, command: &[&str]) {
+        let _ = self.script("exec", command);
+    }
+
     /// Whole and empty, if something was done to it since.
     pub(super) fn renew(&self) {
         if self.used.swap(true, Ordering::Relaxed) {

@@ -120,6 +120,23 @@ impl Operator<'_> {
         drop(self);
     }
 
+    /// SIGTERM: how long it took to end. Fails if that is longer than `limit`, or if it ends badly.
+    pub(crate) fn ends_within(mut self, limit: Duration) -> Duration {
+        let begun = std::time::Instant::now();
+        let told = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        assert!(told.success());
+        let status = eventually(limit, "the operator ends", || self.child.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+        begun.elapsed()
+    }
+
+    /// Whether it ignores a signal of this number.
+    pub(crate) fn ignores(&self, signal: u32) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() & (1 << (signal - 1)) != 0
+    }
+
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
         ask(self.site.discovery, "GET", path, None).filter(|(status, _)| *status == 200).map(|(_, body)| body)
     }

@@ -8,8 +8,8 @@ use virt::error::Error;
 
 use super::ffi::Connection;
 
-/// The longest text of libvirt's that we pass on.
-const LONGEST: usize = 300;
+/// The longest text of libvirt's that we pass on: its beginning and its end, as QEMU's cause is the last of a long command.
+const LONGEST: usize = 600;
 
 /// No part of libvirt's (`VIR_FROM_NONE`): what we say ourselves.
 const OURS: u32 = 0;
@@ -73,15 +73,15 @@ pub(super) fn milliseconds(begun: Instant) -> f64 {
     (begun.elapsed().as_secs_f64() * 1e6).round() / 1000.0
 }
 
-/// Cut at a bound, with blanks for whatever would break a line.
+/// Its middle is left out past a bound, and there are blanks for whatever would break a line.
 pub fn one_line(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() || c == char::REPLACEMENT_CHARACTER { ' ' } else { c });
     let words: String = plain.collect();
     let mut line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
-        line.truncate(end);
-        line.push_str(" ..");
+        let head = (0..=LONGEST / 2).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
+        let tail = (line.len() - LONGEST / 2..line.len()).find(|at| line.is_char_boundary(*at)).unwrap_or(line.len());
+        line = [&line[..head], &line[tail..]].join(" .. ");
     }
     line
 }
@@ -137,7 +137,9 @@ mod tests {
     #[test]
     fn a_text_of_libvirt_is_one_line_of_bounded_length() {
         assert_eq!(one_line("cannot start\n\tbridge\u{0} \u{fffd}x  "), "cannot start bridge x");
-        let long = one_line(&"ä".repeat(500));
-        assert!(long.len() <= LONGEST + 3 && long.ends_with(" .."), "{long}");
+        let long = one_line(&["begin", &"ä".repeat(1000), "end"].concat());
+        assert!(long.len() <= LONGEST + 4 && long.starts_with("begin") && long.ends_with("end"), "{long}");
+        let fits = "x".repeat(LONGEST);
+        assert_eq!(one_line(&fits), fits);
     }
 }

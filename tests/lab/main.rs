@@ -9,3 +9,4 @@ mod kit;
 mod life;
 mod smoke;
 mod stalls;
+mod transfers;

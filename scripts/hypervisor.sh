@@ -94,7 +94,7 @@ jq -n --arg name "hvtest" --arg kind "$kind" --arg user "$HYPERVISOR_USER" --arg
 jq -n --arg name "$proxy" --argjson port "$port" --rawfile data "$work/user-data" \
   '{apiVersion: "crawl.example.com/v1alpha1", kind: "Proxy", metadata: {name: $name, namespace: "hvtest"},
     spec: {managed: {provider: "hvtest", port: $port, cloudInit: {inline: $data}}, maxLeases: 1,
-           healthCheck: {interval: "2s", timeout: "5s"}}}' >"$work/proxy.yaml"
+           healthCheck: {interval: "5s", timeout: "5s"}}}' >"$work/proxy.yaml"
 
 api() { curl -sS --max-time 10 -H "Authorization: Bearer $token" "http://127.0.0.1:$lease_port/v1/$1" "${@:2}"; }
 # What the lease API says of it, or nothing.
@@ -120,7 +120,7 @@ trace() {
       for (i = 1; i <= count; i++) {
         split(order[i], word, FS)
         printf "  %s  %-8s %-32s %-44s %9.1f ms %s%s\n", at[order[i]], word[1], word[2], substr(word[3], 1, 44), most[order[i]],
-          n[order[i]] > 1 ? "x" n[order[i]] : "", word[4] == "" ? "" : "  " word[4]
+          (n[order[i]] > 1 ? "x" n[order[i]] : ""), (word[4] == "" ? "" : "  " word[4])
       }
     }' "$work/calls"
 }
@@ -129,6 +129,7 @@ trace() {
 away() {
   local code=$? left='' names
   trap - EXIT
+  set +e
   # Once is enough: what is under way here has its own end.
   trap 'note "Still removing what was made."' INT TERM HUP
   if [ -n "$operator_pid" ]; then
@@ -193,6 +194,8 @@ cp "$work/proxy.yaml" "$work/manifests/$proxy.yaml"
 shown=''
 ready() {
   local now
+  now=$(jq -rR 'fromjson? | select(.msg == "a manifest is not right") | .error' "$work/log")
+  [ -z "$now" ] || die "$now"
   now=$(row)
   if [ "$now" != "$shown" ]; then
     shown=$now

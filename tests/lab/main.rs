@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "all of this is test code, also outside test functions")]
 
 mod conforms;
+mod hypervisor;
 mod kit;
 mod life;
 mod smoke;

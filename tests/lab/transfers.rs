@@ -58,7 +58,10 @@ fn an_image_of_two_gigabytes_on_its_way_to_two_hosts_leaves_the_operator_below_6
     });
     let Memory { peak, file, .. } = Memory::of(&operator);
     let took = begun.elapsed();
-    println!("RESULT upload hosts=2 gib=2 seconds={} peak_mib={peak} anonymous_mib={anonymous} file_mib={file}", took.as_secs());
+    println!(
+        "RESULT upload hosts=2 gib=2 seconds={} peak_mib={peak} anonymous_mib={anonymous} file_mib={file}",
+        took.as_secs()
+    );
     assert!(together, "they were not under way at once");
     assert!(hosts.iter().all(|host| fs::metadata(base(host)).unwrap().len() == LARGE));
     if operator::is_release() {

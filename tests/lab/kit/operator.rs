@@ -199,12 +199,7 @@ pub(crate) fn through(proxy: (&str, u16), to: &str, path: &str) -> Option<(u16, 
 }
 
 /// The same as `user:password`. A tunnel that is refused has no answer.
-pub(crate) fn through_as(
-    proxy: (&str, u16),
-    user: Option<&str>,
-    to: &str,
-    path: &str,
-) -> Option<(u16, String)> {
+pub(crate) fn through_as(proxy: (&str, u16), user: Option<&str>, to: &str, path: &str) -> Option<(u16, String)> {
     let mut stream = connect(proxy)?;
     let user = user.map(|user| format!("Proxy-Authorization: Basic {}\r\n", STANDARD.encode(user)));
     let user = user.unwrap_or_default();

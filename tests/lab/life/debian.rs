@@ -80,7 +80,8 @@ fn lives(sample: &Sample) {
 fn opened(file: &str, target: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples").join(file);
     let text = std::fs::read_to_string(&path).unwrap();
-    let line = text.lines().find(|line| line.trim() == "http_access deny refused").expect("where private ones are refused");
+    let line =
+        text.lines().find(|line| line.trim() == "http_access deny refused").expect("where private ones are refused");
     let indent = &line[..line.len() - line.trim_start().len()];
     let opening = format!("{indent}acl echo dst {target}\n{indent}http_access allow echo\n{line}\n");
     text.replace(&format!("{line}\n"), &opening)

@@ -9,6 +9,7 @@
 # Beside these, with what they are if not given:
 #   HYPERVISOR_IMAGE_SHA256 (unchecked)   HYPERVISOR_POOL (default)     HYPERVISOR_NETWORK (default)   HYPERVISOR_TYPE (kvm) or kvm2
 #   HYPERVISOR_VIRT_TYPE (kvm) or qemu    HYPERVISOR_FIRMWARE (uefi)    HYPERVISOR_MEMORY (1Gi)        HYPERVISOR_PORT (3128)
+#   HYPERVISOR_SOCKET (the usual ones)
 #   HYPERVISOR_CLOUD_INIT   a file that makes the proxy (the Squid of config/samples/proxy-kvm2.yaml, opened for the target)
 #   HYPERVISOR_PROBE_TARGET what is fetched through the proxy (the operator's own echo on this machine, as the host sees it)
 #   HYPERVISOR_READY_WITHIN seconds (900), the transfer of the image included
@@ -36,6 +37,7 @@ port=${HYPERVISOR_PORT:-3128} limit=${HYPERVISOR_READY_WITHIN:-900} sha256=${HYP
 [[ $limit =~ ^[0-9]+$ ]] || die "HYPERVISOR_READY_WITHIN is a number of seconds, not $limit."
 key_file=$(realpath "$HYPERVISOR_KEY_FILE") known_hosts=$(realpath "$HYPERVISOR_KNOWN_HOSTS")
 case $HYPERVISOR_ADDRESS in
+  \[*\]) host=$HYPERVISOR_ADDRESS host_port=22 ;;
   \[*\]:* | *[!:]:[0-9]*[!:]) host=${HYPERVISOR_ADDRESS%:*} host_port=${HYPERVISOR_ADDRESS##*:} ;;
   *) host=$HYPERVISOR_ADDRESS host_port=22 ;;
 esac

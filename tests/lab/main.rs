@@ -6,7 +6,9 @@
 
 mod conforms;
 mod faults;
+mod hypervisor;
 mod kit;
 mod life;
 mod smoke;
 mod stalls;
+mod transfers;

@@ -17,13 +17,19 @@ use std::time::{Duration, Instant};
 pub(crate) mod config;
 pub(crate) mod host;
 pub(crate) mod images;
+pub(crate) mod libvirtd;
 pub(crate) mod operator;
+pub(crate) mod scripted;
 pub(crate) mod server;
+pub(crate) mod sshd;
 
 pub(crate) use config::{Flavor, entry};
 pub(crate) use host::{Forward, Host};
 pub(crate) use images::{Image, image};
+pub(crate) use libvirtd::{About, Daemon, Mood};
+pub(crate) use scripted::{Place, backends};
 pub(crate) use server::{Behavior, Server};
+pub(crate) use sshd::{Keys, Relay, Sshd};
 
 /// Hosts of the lab that the tests of one process share.
 pub(crate) const SHARED: usize = 2;

@@ -7,5 +7,6 @@
 mod conforms;
 mod kit;
 mod life;
+mod scripted;
 mod smoke;
 mod stalls;

@@ -44,7 +44,7 @@ impl Rig {
             known_hosts: keys.known_at(&[sshd.port]),
         };
         let place = Place::near("one", sshd.port, &socket);
-        let entry = entry("scripted", &login, &[place], &format!("{}/blank.qcow2", files.url()));
+        let entry = entry("scripted", &login, &[place], &[("blank", &format!("{}/blank.qcow2", files.url()))]);
         let _inside = runtime.enter();
         let means = means(runtime.handle().clone(), runtime.handle().clone());
         let backend = backends(&entry, &means, limits).remove(0);

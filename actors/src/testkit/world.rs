@@ -55,6 +55,8 @@ type Ported = (Arc<Store>, Arc<RecordingSink>, Arc<StaticSecrets>, Arc<ScriptedP
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub entries: Vec<Entry>,
+    /// Further entries, with adapters of the caller's own.
+    pub given: Vec<ProviderEntry>,
     pub workers: usize,
     pub deadlines: Deadlines,
     pub life: Settings,
@@ -71,6 +73,7 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             entries: vec![("lab", vec![("hv1", None)])],
+            given: Vec::new(),
             workers: 64,
             deadlines: Deadlines::default(),
             life: Settings::default(),
@@ -112,6 +115,7 @@ impl World {
                 address_timeout: Duration::from_secs(300),
                 may_generate_credentials: false,
             })
+            .chain(plan.given.iter().cloned())
             .collect();
         let settings = OperatorSettings {
             operator: OperatorId::parse("test").expect("a valid id"),

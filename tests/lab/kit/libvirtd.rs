@@ -101,7 +101,7 @@ impl Shared {
 }
 
 impl Daemon {
-    /// Anybody may connect. `number` is the last of the four in its instances' addresses: `10.x.y.<number>`.
+    /// Anybody may connect. `number` is the last of the four in its instances' addresses: `100.x.y.<number>`.
     pub(crate) fn start(socket: &Path, number: u8) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
         fs::set_permissions(socket, Permissions::from_mode(0o777)).unwrap();
@@ -172,9 +172,11 @@ impl Daemon {
         state.contents.volumes.values().map(|volume| (volume.name.clone(), volume.written)).collect()
     }
 
-    /// No domain is left, and no volume.
-    pub(crate) fn wipe(&self) {
-        self.shared.state().contents = contents::Contents::default();
+    /// Only domains and volumes with such names are left.
+    pub(crate) fn keep(&self, is_kept: impl Fn(&str) -> bool) {
+        let mut state = self.shared.state();
+        state.contents.domains.retain(|name, _| is_kept(name));
+        state.contents.volumes.retain(|name, _| is_kept(name));
     }
 }
 

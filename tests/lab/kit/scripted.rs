@@ -51,20 +51,22 @@ impl Login {
     }
 }
 
-/// An entry of these hosts, with the one image `blank`, that has its proxy, at this URL.
-pub(crate) fn entry(name: &str, login: &Login, places: &[Place], image: &str) -> LibvirtEntry {
+/// An entry of these hosts, with these images by their keys and URLs, all of which have their proxy.
+pub(crate) fn entry(name: &str, login: &Login, places: &[Place], images: &[(&str, &str)]) -> LibvirtEntry {
     let hosts = places.iter().map(|Place { name, address, port, socket }| {
         format!("      - {{name: {name}, address: \"{address}:{port}\", pool: default, network: default, socket: {socket}}}\n")
     });
+    let images =
+        images.iter().map(|(key, url)| format!("      {key}: {{url: \"{url}\", proxy: true, firmware: bios}}\n"));
     let text = format!(
         "providers:\n  - name: {name}\n    type: kvm\n    ssh: {{user: {}, keyFile: {}, knownHostsFile: {}}}\n    \
-         hosts:\n{}    virtType: qemu\n    images:\n      \
-         blank: {{url: \"{image}\", format: qcow2, proxy: true, firmware: bios}}\n    \
+         hosts:\n{}    virtType: qemu\n    images:\n{}    \
          sizes: {{small: {{cpus: 1, memory: 64Mi, disk: 64Mi}}}}\n",
         login.user,
         login.key_file.display(),
         login.known_hosts.display(),
         hosts.collect::<String>(),
+        images.collect::<String>(),
     );
     let loaded = providers::parse(Path::new("providers.yaml"), text.as_bytes()).unwrap();
     match loaded.entries.into_iter().next() {

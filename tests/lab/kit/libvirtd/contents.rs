@@ -56,7 +56,7 @@ impl Contents {
             xml: text.to_owned(),
             mac: facts.interfaces.first().map(|nic| nic.mac.to_string()).unwrap_or_default(),
             id,
-            address: format!("10.{}.{}.{number}", 100 + self.made / 256 % 100, self.made % 256),
+            address: format!("100.{}.{}.{number}", 64 + self.made / 256 % 64, self.made % 256),
         };
         self.domains.insert(domain.name.clone(), domain.clone());
         Ok(Some(domain))

@@ -5,21 +5,21 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use egress_actors::domain::desired::{Attributes, Desired, Flavor};
-use egress_actors::domain::id::{OperatorId, ProviderName, Uid};
-use egress_actors::domain::instance::{InstanceSpec, OwnerMark};
+use egress_actors::domain::instance::InstanceSpec;
 use egress_actors::domain::plan::Settings;
 use egress_actors::domain::status::Phase;
 use egress_actors::domain::sweep::Terms;
 use egress_actors::ports::Backend;
 use egress_actors::proxy::Deadlines;
 use egress_actors::sweep::SweepSettings;
-use egress_actors::testkit::world::{Path, Plan, World, key, managed, on};
-use egress_operator::providers::libvirt::link::LaneKind;
-use egress_operator::providers::libvirt::names;
+use egress_actors::testkit::world::{Path, Plan, World, managed, on};
+use egress_operator::providers::libvirt::link::rpc::Libvirt;
+use egress_operator::providers::libvirt::link::{LaneKind, agent_interfaces};
+use egress_operator::providers::libvirt::{LibvirtBackend, names};
 use egress_operator::telemetry::Exporter;
 use tokio::task::JoinSet;
 
-use super::site::{Adapters, Site, Way, limits};
+use super::site::{Adapters, Site, Way, limits, mark};
 use crate::measure::{Trouble, is_quick, quantile, sorted};
 use crate::neighbours::{Samples, grants, is_ready, note, until};
 
@@ -59,6 +59,7 @@ pub(super) struct Bad {
 
 pub(super) async fn round(site: &Arc<Site>, way: Option<Way>, exporter: &Exporter) -> Result<Seen, Trouble> {
     site.clear();
+    site.plant((0..STUCK).map(|n| format!("stuck-{n}")))?;
     let adapters = site.adapters(way)?;
     let world = Arc::new(World::start_with(&plan(&adapters)));
     let mut names = Vec::new();
@@ -234,12 +235,7 @@ async fn sweeps(site: Arc<Site>, backend: impl Backend, samples: Samples, stop: 
         if Instant::now() >= stop {
             break;
         }
-        let mark = OwnerMark {
-            operator: OperatorId::parse("test")?,
-            entry: ProviderName::parse("hv")?,
-            key: key(&format!("orphan-{n}")),
-            uid: Uid::parse(&format!("uid-orphan-{n}"))?,
-        };
+        let mark = mark(&format!("orphan-{n}"))?;
         let name = names::domain_name(&mark);
         let placement = egress_actors::domain::desired::Placement { image: Some("blank".into()), ..Default::default() };
         backend.create(&InstanceSpec { mark, placement, user_data: None, port: 3128, credentials: None }).await?;
@@ -256,26 +252,17 @@ async fn sweeps(site: Arc<Site>, backend: impl Backend, samples: Samples, stop: 
 }
 
 /// Work for the bad host, and how the first call that hangs ends.
-async fn at_the_bad_one(
-    site: Arc<Site>,
-    world: Arc<World>,
-    backend: egress_operator::providers::libvirt::LibvirtBackend,
-    way: Way,
-) -> Result<Bad, Trouble> {
+async fn at_the_bad_one(site: Arc<Site>, world: Arc<World>, backend: LibvirtBackend, way: Way) -> Result<Bad, Trouble> {
     let limit = limits().control;
     let (own, begun) = (backend.clone(), Instant::now());
     let first = tokio::spawn(async move {
         let link = own.link();
-        let work = move |libvirt: &egress_operator::providers::libvirt::link::rpc::Libvirt<'_>| match way.lane() {
+        let work = move |libvirt: &Libvirt<'_>| match way.lane() {
             LaneKind::Agent => {
                 let domains = libvirt.rpc("virConnectListAllDomains", "", |c| c.list_all_domains(0))?;
                 let one = domains.first();
                 one.map_or(Ok(()), |one| {
-                    libvirt
-                        .rpc("virDomainInterfaceAddresses", "", |_| {
-                            egress_operator::providers::libvirt::link::agent_interfaces(one)
-                        })
-                        .map(drop)
+                    libvirt.rpc("virDomainInterfaceAddresses", "", |_| agent_interfaces(one)).map(drop)
                 })
             }
             LaneKind::Storage => {

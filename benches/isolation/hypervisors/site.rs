@@ -1,14 +1,21 @@
 //! Ten hosts: two that are real, seven scripted daemons behind the sshd of a host of the lab each, and one behind an sshd
 //! on the loopback. One of the seven goes bad.
 
+use std::collections::HashSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use egress_actors::domain::id::{HostName, OperatorId, ProviderName, Uid};
+use egress_actors::domain::instance::OwnerMark;
 use egress_actors::ports::{HostEntry, ProviderEntry};
+use egress_actors::testkit::world::key;
+use egress_operator::config::providers::{Firmware, ImageFormat, VirtType};
 use egress_operator::providers::libvirt::link::{LaneKind, Limits as LinkLimits};
-use egress_operator::providers::libvirt::{self, LibvirtBackend, Limits, Means};
+use egress_operator::providers::libvirt::metadata::Mark;
+use egress_operator::providers::libvirt::xml::{self, DomainSpec};
+use egress_operator::providers::libvirt::{self, LibvirtBackend, Limits, Means, names};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use self::leases::Leases;
@@ -35,6 +42,16 @@ const FIRST_NUMBER: u8 = 240;
 /// Of the image that is under way while packets are dropped: its size, and how fast it comes.
 const BIG: u64 = 64 << 20;
 const RATE: u64 = 4 << 20;
+
+/// Of a Proxy of the testkit.
+pub(super) fn mark(name: &str) -> Result<OwnerMark, Trouble> {
+    Ok(OwnerMark {
+        operator: OperatorId::parse("test")?,
+        entry: ProviderName::parse("hv")?,
+        key: key(name),
+        uid: Uid::parse(&format!("uid-{name}"))?,
+    })
+}
 
 /// How a host goes bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,6 +210,45 @@ impl Site {
         &self.good[0]
     }
 
+    /// The machines of these Proxies run on the bad host, as if they had been made long ago.
+    pub(super) fn plant(&self, names: impl Iterator<Item = String>) -> Result<(), Trouble> {
+        let there: HashSet<_> = self.bad.domains().into_iter().map(|(name, _)| name).collect();
+        for name in names {
+            let owner = mark(&name)?;
+            let name = names::domain_name(&owner);
+            if there.contains(&name) {
+                continue;
+            }
+            let mac = names::mac(&owner, "planted");
+            let mark = Mark {
+                owner,
+                incarnation: "planted".to_owned(),
+                created_at: SystemTime::now(),
+                port: 3128,
+                host: HostName::parse(&self.bad_name())?,
+                pool: "default".to_owned(),
+            };
+            let path = |file: &str| format!("/var/lib/libvirt/images/{file}");
+            let (disk, seed) = (names::overlay(&name), names::seed(&name));
+            let domain = xml::domain(&DomainSpec {
+                name: &name,
+                uuid: uuid::Uuid::new_v4(),
+                mark: &mark,
+                virt_type: VirtType::Qemu,
+                firmware: Firmware::Bios,
+                cpus: 1,
+                memory_bytes: 64 << 20,
+                disk_path: &path(&disk),
+                seed_path: &path(&seed),
+                network: "default",
+                mac,
+            })?;
+            let disk = xml::overlay_volume(&disk, 64 << 20, &path("base-blank.qcow2"), ImageFormat::Qcow2)?;
+            self.bad.plant(&domain, &[&disk, &xml::volume(&seed, ImageFormat::Raw, 64 << 10, 0)?]);
+        }
+        Ok(())
+    }
+
     /// Only what is there all the time is left on the scripted hosts.
     pub(super) fn clear(&self) {
         let is_kept = |name: &str| {
@@ -290,4 +346,3 @@ impl Drop for Site {
         }
     }
 }
-

@@ -172,6 +172,16 @@ impl Daemon {
         state.contents.volumes.values().map(|volume| (volume.name.clone(), volume.written)).collect()
     }
 
+    /// A domain that runs, with these volumes, as if they had been made long ago.
+    pub(crate) fn plant(&self, domain: &str, volumes: &[&str]) {
+        let mut state = self.shared.state();
+        let defined = state.contents.define(self.shared.number, domain).unwrap().expect("no other domain of its name");
+        state.contents.start(&defined.name);
+        for volume in volumes {
+            state.contents.make_volume(volume).unwrap();
+        }
+    }
+
     /// Only domains and volumes with such names are left.
     pub(crate) fn keep(&self, is_kept: impl Fn(&str) -> bool) {
         let mut state = self.shared.state();

@@ -139,16 +139,22 @@ fn report(section: &mut Section, good: &[Seen], bad: &[(Way, Seen)]) {
 }
 
 fn of_the_bad(section: &mut Section, bad: &[(Way, Seen)]) {
-    let mut rows =
-        vec![row([&"of the bad host itself", &"after its deadline, ms", &"deletion there, ms", &"calls held"])];
+    let mut rows = vec![row([
+        &"of the bad host itself",
+        &"after its deadline, ms",
+        &"deletion there, ms",
+        &"calls held",
+        &"all done after it is well, s",
+    ])];
     for way in only() {
         let all: Vec<_> = bad.iter().filter(|(bad, _)| *bad == way).filter_map(|(_, seen)| seen.bad).collect();
         let over = Spread::of(all.iter().map(|bad| bad.over_deadline)).worst;
         let deletion = Spread::of(all.iter().filter_map(|bad| bad.deletion)).worst;
         let held = all.iter().map(|bad| bad.held).max().unwrap_or(0);
         let told = if deletion.is_nan() { "-".to_owned() } else { format!("{deletion:.0}") };
-        rows.push(row([&way.title(), &format!("{over:.0}"), &told, &held]));
-        let mut numbers = vec![("over_deadline_ms", over)];
+        let recovered = Spread::of(all.iter().map(|bad| bad.recovered)).worst;
+        rows.push(row([&way.title(), &format!("{over:.0}"), &told, &held, &format!("{:.1}", recovered / 1e3)]));
+        let mut numbers = vec![("over_deadline_ms", over), ("recovered_ms", recovered)];
         numbers.extend((!deletion.is_nan()).then_some(("deletion_ms", deletion)));
         section.result("isolation", &format!("hypervisors_{}_host", way.name()), &numbers);
     }

@@ -156,6 +156,15 @@ impl Drop for Lab {
     }
 }
 
+/// Keeps the other tests of this process still, for one that needs no host of the lab but counts threads or makes many.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static WITHOUT: Mutex<()> = Mutex::new(());
+    match Lab::up(1) {
+        Some(lab) => lab.alone(),
+        None => WITHOUT.lock().unwrap_or_else(PoisonError::into_inner),
+    }
+}
+
 /// Whether there can be a lab here; else why not.
 fn possible() -> Result<(), String> {
     static POSSIBLE: OnceLock<Result<(), String>> = OnceLock::new();

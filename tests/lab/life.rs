@@ -7,6 +7,7 @@ use crate::kit::{Flavor, Host, Image, Lab, Server, entry, eventually, image};
 
 mod kills;
 mod restarts;
+mod stalled;
 
 /// A guest takes 8 s on an idle machine of two cores, and much longer on one that builds.
 const AMPLE: Duration = Duration::from_mins(3);

@@ -7,6 +7,7 @@
 mod conforms;
 mod kit;
 mod life;
+mod rounds;
 mod scripted;
 mod smoke;
 mod stalls;

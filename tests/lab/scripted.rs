@@ -9,13 +9,14 @@ use egress_actors::domain::id::{OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::instance::{InstanceSpec, InstanceState, OwnerMark};
 use egress_actors::domain::reason::Reason;
 use egress_actors::ports::Backend;
+use egress_operator::config::providers::LibvirtEntry;
 use egress_operator::providers::libvirt::{LibvirtBackend, Limits};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::conforms::blank;
 use crate::kit::libvirtd::calls;
 use crate::kit::scripted::{Login, entry, means};
-use crate::kit::{About, Daemon, Keys, Mood, Place, Server, Sshd, backends, eventually};
+use crate::kit::{About, Daemon, Keys, Mood, Place, Server, Sshd, alone, backends, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -24,7 +25,8 @@ pub(crate) struct Rig {
     pub(crate) backend: LibvirtBackend,
     pub(crate) daemon: Daemon,
     pub(crate) runtime: Runtime,
-    pub(crate) sshd: Sshd,
+    entry: LibvirtEntry,
+    _sshd: Sshd,
     _keys: Keys,
     _files: Server,
     _dir: tempfile::TempDir,
@@ -38,23 +40,27 @@ impl Rig {
         let image = blank(dir.path());
         let files = Server::with(&[&image]);
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let login = Login {
-            user: keys.user.clone(),
-            key_file: keys.key_file.clone(),
-            known_hosts: keys.known_at(&[sshd.port]),
-        };
+        let known_hosts = keys.known_at(&[sshd.port]);
+        let login = Login { user: keys.user.clone(), key_file: keys.key_file.clone(), known_hosts };
         let place = Place::near("one", sshd.port, &socket);
         let entry = entry("scripted", &login, &[place], &[("blank", &format!("{}/blank.qcow2", files.url()))]);
-        let _inside = runtime.enter();
-        let means = means(runtime.handle().clone(), runtime.handle().clone());
-        let backend = backends(&entry, &means, limits).remove(0);
-        drop(_inside);
-        Self { backend, daemon, runtime, sshd, _keys: keys, _files: files, _dir: dir }
+        let backend = opened(&runtime, &entry, limits);
+        Self { backend, daemon, runtime, entry, _sshd: sshd, _keys: keys, _files: files, _dir: dir }
+    }
+
+    /// The same with other limits.
+    pub(crate) fn reopened(self, limits: &Limits) -> Self {
+        Self { backend: opened(&self.runtime, &self.entry, limits), ..self }
     }
 
     pub(crate) fn create(&self, name: &str) -> Result<(), OpError> {
         self.runtime.block_on(self.backend.create(&spec(name))).map(drop)
     }
+}
+
+fn opened(runtime: &Runtime, entry: &LibvirtEntry, limits: &Limits) -> LibvirtBackend {
+    let _inside = runtime.enter();
+    backends(entry, &means(runtime.handle().clone(), runtime.handle().clone()), limits).remove(0)
 }
 
 pub(crate) fn mark(name: &str) -> OwnerMark {
@@ -73,6 +79,7 @@ pub(crate) fn spec(name: &str) -> InstanceSpec {
 
 #[test]
 fn our_adapter_makes_lists_and_removes_instances_on_a_scripted_daemon_as_on_a_real_one() {
+    let _alone = alone();
     let rig = Rig::start(&Limits::default());
     let begun = Instant::now();
     for name in ["a", "b", "c"] {
@@ -101,6 +108,7 @@ fn our_adapter_makes_lists_and_removes_instances_on_a_scripted_daemon_as_on_a_re
 #[test]
 fn a_scripted_daemon_is_silent_about_what_it_is_told_to_and_goes_on_with_it_afterwards() {
     let limits = Limits { agent: Duration::from_millis(300), storage: Duration::from_secs(2), ..Limits::default() };
+    let _alone = alone();
     let rig = Rig::start(&limits);
     rig.create("a").unwrap();
     let get = || rig.runtime.block_on(rig.backend.get(&mark("a")));

@@ -57,6 +57,8 @@ pub struct Plan {
     pub entries: Vec<Entry>,
     /// Further entries, with adapters of the caller's own.
     pub given: Vec<ProviderEntry>,
+    /// The objects of an earlier world; without them there are none.
+    pub store: Option<Arc<Store>>,
     pub workers: usize,
     pub deadlines: Deadlines,
     pub life: Settings,
@@ -74,6 +76,7 @@ impl Default for Plan {
         Self {
             entries: vec![("lab", vec![("hv1", None)])],
             given: Vec::new(),
+            store: None,
             workers: 64,
             deadlines: Deadlines::default(),
             life: Settings::default(),
@@ -132,7 +135,8 @@ impl World {
             sweep: plan.sweep.clone(),
             edge: None,
         };
-        let ports = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let store = plan.store.clone().unwrap_or_default();
+        let ports = (store, Arc::default(), Arc::default(), Arc::default());
         let seat = plan.identity.map(|identity| Seat {
             claims: Arc::default(),
             line: Arc::default(),

@@ -55,23 +55,25 @@ pub(super) struct Bad {
     pub(super) deletion: Option<f64>,
     /// Calls that the daemon held at once.
     pub(super) held: usize,
+    /// From the moment that it was well again until all that was wanted meanwhile had been done there.
+    pub(super) recovered: f64,
 }
 
 pub(super) async fn round(site: &Arc<Site>, way: Option<Way>, exporter: &Exporter) -> Result<Seen, Trouble> {
     site.clear();
     site.plant((0..STUCK).map(|n| format!("stuck-{n}")))?;
     let adapters = site.adapters(way)?;
-    let world = Arc::new(World::start_with(&plan(&adapters)));
+    let world = Arc::new(World::start_with(&plan(site, &adapters)));
     let mut names = Vec::new();
     for (n, (provider, host)) in site.good().into_iter().enumerate() {
         names.extend((0..RESIDENTS).map(|k| (format!("resident-{n}-{k}"), provider, host.clone())));
     }
     let bad = site.bad_name();
-    for (name, provider, host) in &names {
+    for (name, provider, host) in names.iter().filter(|(name, ..)| !world.store.exists(name)) {
         world.store.apply(resident(name, provider, host));
     }
-    for n in 0..STUCK {
-        world.store.apply(machine(&format!("stuck-{n}"), "hv", &bad, "blank"));
+    for name in (0..STUCK).map(|n| format!("stuck-{n}")).filter(|name| !world.store.exists(name)) {
+        world.store.apply(machine(&name, "hv", &bad, "blank"));
     }
     let present = names.len() + STUCK;
     until_within(SETTLED_WITHIN, &world, "all Proxies are Ready", |world| {
@@ -119,16 +121,26 @@ pub(super) async fn round(site: &Arc<Site>, way: Option<Way>, exporter: &Exporte
     }
     note_probes(&world, &samples, &site.good_ends(), began);
     let queue_bound = bound(&before, &waits(exporter, &bad));
-    let bad = match looked {
-        Some(looked) => {
-            let mut seen = looked.await??;
-            seen.held = site.bad_daemon().most_held();
-            Some(seen)
-        }
+    let mut bad = match looked {
+        Some(looked) => Some(looked.await??),
         None => None,
     };
-    let heals = site.clone();
+    let (heals, healed) = (site.clone(), Instant::now());
     tokio::task::spawn_blocking(move || heals.heal()).await?;
+    if let Some(bad) = &mut bad {
+        bad.held = site.bad_daemon().most_held();
+        world.prober.set(&Site::bad_end(), Path::Open);
+        (0..WANTED).for_each(|n| world.store.delete(&format!("wanted-{n}")));
+        world.store.delete("upload");
+        let settled = |world: &World| {
+            let left = (0..STUCK).filter(|n| world.store.exists(&format!("stuck-{n}"))).count();
+            left <= STUCK - UNWANTED
+                && world.store.len() == names.len() + left
+                && world.store.count_in(Phase::Ready) == names.len() + left
+        };
+        until_within(SETTLED_WITHIN, &world, "the host is as it was", settled).await?;
+        bad.recovered = healed.elapsed().as_secs_f64() * 1e3;
+    }
     let world = Arc::into_inner(world).ok_or("somebody still holds the world")?;
     let ended = world.stop().await;
     adapters.stop().await;
@@ -146,11 +158,12 @@ pub(super) async fn round(site: &Arc<Site>, way: Option<Way>, exporter: &Exporte
     Ok(Seen { kinds, queue_bound, bad })
 }
 
-fn plan(adapters: &Adapters) -> Plan {
+fn plan(site: &Site, adapters: &Adapters) -> Plan {
     let secs = Duration::from_secs;
     Plan {
         entries: Vec::new(),
         given: adapters.entries.clone(),
+        store: Some(site.store.clone()),
         deadlines: Deadlines { get: secs(6), create: secs(30), delete: secs(15) },
         life: Settings {
             list_interval: secs(3),

@@ -5,12 +5,13 @@ use std::collections::HashSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use egress_actors::domain::id::{HostName, OperatorId, ProviderName, Uid};
 use egress_actors::domain::instance::OwnerMark;
 use egress_actors::ports::{HostEntry, ProviderEntry};
-use egress_actors::testkit::world::key;
+use egress_actors::testkit::world::{Store, key};
 use egress_operator::config::providers::{Firmware, ImageFormat, VirtType};
 use egress_operator::providers::libvirt::link::{LaneKind, Limits as LinkLimits};
 use egress_operator::providers::libvirt::metadata::Mark;
@@ -109,6 +110,8 @@ pub(super) struct Site {
     files: Server,
     known_hosts: PathBuf,
     bulk: Option<Runtime>,
+    /// The objects: each round's operator finds those of the one before.
+    pub(super) store: Arc<Store>,
     _leases: Vec<Leases>,
     _dir: tempfile::TempDir,
 }
@@ -175,7 +178,19 @@ impl Site {
         files.answers("/big.raw", Behavior::Slow(big, RATE));
         let leases = (0..REAL).map(|n| Leases::of(lab.dir(), lab.host(n))).collect();
         let bulk = Some(Builder::new_multi_thread().worker_threads(1).thread_name("bulk").enable_all().build()?);
-        Ok(Some(Self { lab, bad, good, near, relay, files, known_hosts, bulk, _leases: leases, _dir: dir }))
+        Ok(Some(Self {
+            lab,
+            bad,
+            good,
+            near,
+            relay,
+            files,
+            known_hosts,
+            bulk,
+            store: Arc::default(),
+            _leases: leases,
+            _dir: dir,
+        }))
     }
 
     /// Names of the real hosts.
@@ -291,7 +306,7 @@ impl Site {
                 ids: LibvirtBackend::ids(&entry, host).into(),
                 capacity: None,
                 slots: libvirt::SLOTS,
-                backend: std::sync::Arc::new(backend.clone()),
+                backend: Arc::new(backend.clone()),
             });
             entries.push(ProviderEntry {
                 name: entry.name.clone(),

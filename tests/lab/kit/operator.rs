@@ -4,9 +4,10 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -118,6 +119,14 @@ impl Operator<'_> {
     /// SIGKILL.
     pub(crate) fn kill(self) {
         drop(self);
+    }
+
+    /// SIGTERM: how it ended, and after how long. Fails if it has not by then.
+    pub(crate) fn ends(mut self, limit: Duration) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let status = eventually(limit, "the operator ends", || self.child.try_wait().unwrap());
+        (status, begun.elapsed())
     }
 
     pub(crate) fn get(&self, path: &str) -> Option<Value> {

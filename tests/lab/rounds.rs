@@ -88,8 +88,7 @@ fn a_thousand_stalls_of_a_daemon_its_agents_and_its_pool_leave_threads_descripto
     let _alone = alone();
     let limit = Duration::from_millis(30);
     let limits = Limits { storage: Duration::from_millis(60), ..short(limit) };
-    let rig =
-        Rig::start(&Limits { storage: Duration::from_secs(5), control: Duration::from_secs(5), ..limits.clone() });
+    let rig = Rig::start(&Limits::default());
     rig.create("a").unwrap();
     let rig = rig.reopened(&limits);
     let (runtime, backend, daemon) = (&rig.runtime, &rig.backend, &rig.daemon);

@@ -26,6 +26,9 @@ const WARM_UP: usize = 100;
 const LAB_ROUNDS: usize = 20;
 const LAB_WARM_UP: usize = 3;
 
+/// Connections to a daemon, each for a lane: control, agent, storage.
+const LANES: usize = 3;
+
 /// Beyond what there was: the allocator's own, and what a connection keeps of channels that are closed (4 kB each).
 const MEMORY: u64 = 12 << 20;
 
@@ -103,19 +106,30 @@ fn a_thousand_stalls_of_a_daemon_its_agents_and_its_pool_leave_threads_descripto
         assert!(took < limit * 2 + BEYOND && touch_took < limits.storage + BEYOND, "{n}: {took:?} {touch_took:?}");
         match n % 4 {
             0 => assert!(looked.is_err() && touched.is_err(), "{n}: {looked:?} {touched:?}"),
-            1 => assert!(looked.is_ok(), "{n}: a guest's agent is not the host: {looked:?}"),
+            // A guest's agent is not the host. On a busy machine 30 ms are over before anybody has looked at the leases.
+            1 => eventually(AMPLE, "the leases tell", || look(runtime, backend, "a").0.is_ok().then_some(())),
             2 => assert!(touched.is_err(), "{n}: {touched:?}"),
             _ => assert!(looked.is_err() || touched.is_err(), "{n}: {looked:?} {touched:?}"),
         }
         assert!(daemon.held() <= 12, "{n}: {} calls are left at the daemon", daemon.held());
         daemon.heal();
     };
+    // Its lanes are all open, and nothing is under way.
+    let comes_to_rest = || {
+        eventually(AMPLE, "the daemon goes on with all that it held", || (daemon.held() == 0).then_some(()));
+        let mut well = 0;
+        eventually(AMPLE, "ten looks in a row are answered", || {
+            let answered = look(runtime, backend, "a").0.is_ok() && touch_pool(runtime, backend, limit * 2).0.is_ok();
+            well = if answered && daemon.clients() == LANES { well + 1 } else { 0 };
+            (well == 10).then_some(())
+        });
+    };
     (0..WARM_UP).for_each(round);
+    comes_to_rest();
     let (before, begun) = (weigh(), Instant::now());
     (0..ROUNDS).for_each(round);
     println!("{ROUNDS} rounds took {:?}", begun.elapsed());
-    eventually(AMPLE, "the daemon goes on with all that it held", || (daemon.held() == 0).then_some(()));
-    eventually(AMPLE, "the daemon answers", || look(runtime, backend, "a").0.is_ok().then_some(()));
+    comes_to_rest();
     is_as_before(before);
 }
 

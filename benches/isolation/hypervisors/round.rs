@@ -27,8 +27,8 @@ pub(super) const WINDOW: Duration = Duration::from_secs(8);
 /// Proxies on each scripted host that is well, all the time.
 pub(super) const RESIDENTS: usize = 5;
 pub(super) const STUCK: usize = 500;
-pub(super) const WANTED: usize = 40;
-pub(super) const UNWANTED: usize = 20;
+pub(super) const WANTED: usize = 20;
+pub(super) const UNWANTED: usize = 10;
 const INTERVAL: Duration = Duration::from_millis(50);
 /// What an open path takes, in the testkit.
 const PROBE: Duration = Duration::from_millis(5);
@@ -362,6 +362,8 @@ fn bound(before: &[(f64, f64)], after: &[(f64, f64)]) -> f64 {
     grown.iter().find(|(_, count)| *count >= all).map_or(0.0, |(le, _)| *le)
 }
 
+/// How often each way has its turn: as often as `--cycles=` says.
 pub(super) fn cycles() -> usize {
-    if is_quick() { 1 } else { 5 }
+    let asked = std::env::args().find_map(|argument| argument.strip_prefix("--cycles=")?.parse().ok());
+    asked.unwrap_or(if is_quick() { 1 } else { 5 })
 }

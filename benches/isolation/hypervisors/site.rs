@@ -102,7 +102,6 @@ impl Way {
 
 /// All that stays over the rounds.
 pub(super) struct Site {
-    lab: Lab,
     bad: Daemon,
     good: Vec<Daemon>,
     near: (Daemon, Sshd, Keys),
@@ -114,6 +113,8 @@ pub(super) struct Site {
     pub(super) store: Arc<Store>,
     _leases: Vec<Leases>,
     _dir: tempfile::TempDir,
+    /// Last: the daemons' sockets go with it.
+    lab: Lab,
 }
 
 /// The adapters of one round.

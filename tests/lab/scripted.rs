@@ -95,7 +95,7 @@ fn our_adapter_makes_lists_and_removes_instances_on_a_scripted_daemon_as_on_a_re
     run.block_on(backend.check()).unwrap();
     let base: Vec<_> = rig.daemon.volumes().into_iter().filter(|(name, _)| name.starts_with("base-")).collect();
     assert!(
-        matches!(&base[..], [(image, 1..), (mark, 1..)] if image == "base-blank.qcow2" && mark.ends_with(".ok")),
+        matches!(&base[..], [(image, 1..), (mark, 1..)] if image == "base-blank.qcow2" && mark == "base-blank.qcow2.ok"),
         "{base:?}"
     );
     for name in ["a", "b", "c"] {

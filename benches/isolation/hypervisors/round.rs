@@ -119,7 +119,7 @@ pub(super) async fn round(site: &Arc<Site>, way: Option<Way>, exporter: &Exporte
     while let Some(ended) = work.join_next().await {
         ended??;
     }
-    note_probes(&world, &samples, &site.good_ends(), began);
+    note_probes(&world, &samples, &Site::good_ends(), began);
     let queue_bound = bound(&before, &waits(exporter, &bad));
     let mut bad = match looked {
         Some(looked) => Some(looked.await??),

@@ -210,7 +210,7 @@ impl Site {
     }
 
     /// With what the addresses on the scripted hosts that are well end.
-    pub(super) fn good_ends(&self) -> Vec<String> {
+    pub(super) fn good_ends() -> Vec<String> {
         (1..=LAB - BAD).map(|n| format!(".{}", usize::from(FIRST_NUMBER) + n)).collect()
     }
 

@@ -133,7 +133,7 @@ fn attempt(dir: &Path, keys: &Keys) -> Option<(u16, Child)> {
         Ok(Ok(true)) => return Some((port, child)),
         Ok(Ok(false)) => {}
         Ok(Err(said)) => panic!("sshd does not start: {said}"),
-        Err(_) => panic!("sshd does not start"),
+        Err(why) => panic!("sshd does not start: {why}"),
     }
     let _ = child.kill();
     let _ = child.wait();

@@ -12,6 +12,7 @@ use crate::kit::{Flavor, Host, Lab, Server, entry, eventually, image};
 mod debian;
 mod kills;
 mod restarts;
+mod stalled;
 
 /// A guest takes 8 s on an idle machine of two cores, and much longer on one that builds.
 const AMPLE: Duration = Duration::from_mins(3);
@@ -66,6 +67,7 @@ fn manifests_of_kvm_and_kvm2_become_leased_machines_and_leave_nothing_but_their_
 /// One host, and an entry `quick` of it whose guests run at once and never boot.
 struct Quick {
     host: &'static Host,
+    entry: String,
     site: Site,
     _files: Server,
     _dir: TempDir,
@@ -84,7 +86,7 @@ impl Quick {
         let entry = entry("quick", Flavor::Kvm, &[host], &[&image], &files.url())
             .replace("format: qcow2}", "format: qcow2, proxy: true, firmware: bios}")
             .replace("memory: 256Mi, disk: 2Gi", "memory: 64Mi, disk: 64Mi");
-        Some(Self { host, site: Site::new(&entry), _files: files, _dir: dir, _alone: alone })
+        Some(Self { host, site: Site::new(&entry), entry, _files: files, _dir: dir, _alone: alone })
     }
 }
 

@@ -9,6 +9,8 @@ mod faults;
 mod hypervisor;
 mod kit;
 mod life;
+mod rounds;
+mod scripted;
 mod smoke;
 mod stalls;
 mod transfers;

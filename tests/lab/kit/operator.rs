@@ -4,11 +4,12 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -144,21 +145,19 @@ impl Operator<'_> {
         drop(self);
     }
 
-    /// SIGTERM: how long it took to end. Fails if that is longer than `limit`, or if it ends badly.
-    pub(crate) fn ends_within(mut self, limit: Duration) -> Duration {
-        let begun = std::time::Instant::now();
-        let told = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
-        assert!(told.success());
-        let status = eventually(limit, "the operator ends", || self.child.try_wait().unwrap());
-        assert!(status.success(), "{status}");
-        begun.elapsed()
-    }
-
     /// Whether it ignores a signal of this number.
     pub(crate) fn ignores(&self, signal: u32) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
         u64::from_str_radix(mask, 16).unwrap() & (1 << (signal - 1)) != 0
+    }
+
+    /// SIGTERM: how it ended, and after how long. Fails if it has not by then.
+    pub(crate) fn ends(mut self, limit: Duration) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let status = eventually(limit, "the operator ends", || self.child.try_wait().unwrap());
+        (status, begun.elapsed())
     }
 
     pub(crate) fn get(&self, path: &str) -> Option<Value> {

@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 CONTAINER_TOOL ?= docker
 export IMG CONFIG KUBECTL DEPLOY_TIMEOUT DEPLOY_WAIT PROXIES
-.PHONY: help demo test e2e lab-up lab-down lab-long lint build crds manifests image install deploy undeploy run-dev bench bench-probes bench-scale bench-isolation clean
+.PHONY: help demo test e2e lab-up lab-down lab-long test-hypervisor lint build crds manifests image install deploy undeploy run-dev bench bench-probes bench-scale bench-isolation clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -19,12 +19,20 @@ e2e: ## The deployed product on a real node of this machine (root): kubelet, con
 lab-up: ## LAB_HOSTS (2) hypervisor hosts on this machine (root): sshd, libvirtd, QEMU; to be broken by scripts/lab/break.sh
 	@scripts/lab/up.sh $(or $(LAB_HOSTS),2)
 
+<<<<<<< HEAD
 lab-long: ## The tests on hypervisor hosts that take minutes each: kills of the operator, restarts of libvirtd (root)
 	@scripts/setup.sh && scripts/lab/up.sh --packages && scripts/lab/image.sh tiny >/dev/null && \
 		LAB_MUST_RUN=1 cargo test --locked --test lab -- --ignored life:: faults::
+=======
+lab-long: ## The tests on those hosts that take minutes: kills, restarts of libvirtd, Debian by the samples, an image of 2 GiB (root)
+	@scripts/lab/long.sh
+>>>>>>> heavy
 
 lab-down: ## And away again, with their guests
 	@scripts/lab/down.sh
+
+test-hypervisor: ## The life of one machine on a KVM host of yours, named by HYPERVISOR_ADDRESS and others (scripts/hypervisor.sh)
+	@scripts/hypervisor.sh
 
 lint: ## Format, clippy, docs, unused dependencies
 	@scripts/lint.sh

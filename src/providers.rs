@@ -4,6 +4,7 @@ pub mod kubernetes;
 pub mod libvirt;
 pub mod process;
 
+mod nets;
 pub mod passwords;
 pub mod squid_conf;
 pub mod squid_words;

@@ -101,17 +101,6 @@ pub trait Backend: Send + Sync + 'static {
     async fn check(&self) -> Result<(), OpError>;
 }
 
-/// What a link-owning adapter tells its host actor.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LinkEvent {
-    Up,
-    Down(OpError),
-    /// So many cut calls are still running on the host.
-    Abandoned(u32),
-    /// Too many are: no new generation until one ends.
-    Wedged,
-}
-
 /// One entry of the providers config, opened.
 #[derive(Clone)]
 pub struct ProviderEntry {

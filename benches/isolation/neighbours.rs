@@ -49,9 +49,9 @@ const KINDS: [(&str, &str); 4] = [
     ("probe", "probe after its earliest due time"),
 ];
 
-type Samples = Arc<Mutex<HashMap<&'static str, Vec<f64>>>>;
+pub(crate) type Samples = Arc<Mutex<HashMap<&'static str, Vec<f64>>>>;
 
-fn note(samples: &Samples, kind: &'static str, took: Duration) {
+pub(crate) fn note(samples: &Samples, kind: &'static str, took: Duration) {
     let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
     samples.entry(kind).or_default().push(took.as_secs_f64() * 1e3);
 }
@@ -202,7 +202,7 @@ fn bought(n: usize) -> Desired {
     desired
 }
 
-async fn until(world: &World, what: &str, holds: impl Fn(&World) -> bool) -> Result<(), Trouble> {
+pub(crate) async fn until(world: &World, what: &str, holds: impl Fn(&World) -> bool) -> Result<(), Trouble> {
     let limit = Instant::now() + SETTLED_WITHIN;
     while !holds(world) {
         if Instant::now() > limit {
@@ -258,11 +258,11 @@ async fn make_and_delete(world: Arc<World>, samples: Samples, chain: usize, stop
 }
 
 /// As the lease API and the admin endpoint see it: what is written on the object waits half a second for what comes after.
-fn is_ready(world: &World, name: &str) -> bool {
+pub(crate) fn is_ready(world: &World, name: &str) -> bool {
     world.handles.board.get(&key(name)).is_some_and(|view| view.status.phase == Phase::Ready)
 }
 
-async fn grants(world: Arc<World>, samples: Samples, stop: Instant) -> Result<(), Trouble> {
+pub(crate) async fn grants(world: Arc<World>, samples: Samples, stop: Instant) -> Result<(), Trouble> {
     let mut ticks = tokio::time::interval(Duration::from_millis(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     while Instant::now() < stop {

@@ -291,7 +291,8 @@ async fn the_operator_keeps_its_provider_healths_as_the_config_has_them_whatever
 
     // One whose entry goes, with its series.
     let up = |name: &str| format!("proxy_operator_provider_target_up{{provider=\"{name}\",target=\"{name}\"}}");
-    assert_eq!(operator.api.metric(&up(&goes)).await, Some(1.0));
+    let is_up = async |name: &str| (operator.api.metric(&up(name)).await == Some(1.0)).then_some(());
+    eventually("it is up", async || is_up(&goes).await).await;
     fs::write(site.providers_config(), config(&site, &[&kept, &taken])).unwrap();
     eventually("it is gone", async || rig.find(&goes).await.is_none().then_some(())).await;
     eventually("its series are gone", async || operator.api.metric(&up(&goes)).await.is_none().then_some(())).await;
@@ -301,7 +302,7 @@ async fn the_operator_keeps_its_provider_healths_as_the_config_has_them_whatever
         .filter(|line| line.starts_with("proxy_operator_provider_target") && line.contains(&goes))
         .collect();
     assert!(left.is_empty(), "{left:?}");
-    assert_eq!(operator.api.metric(&up(&kept)).await, Some(1.0));
+    eventually("the other is up", async || is_up(&kept).await).await;
 
     // What is so since before a restart.
     let written = since(&rig.find(&kept).await.unwrap());

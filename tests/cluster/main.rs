@@ -52,7 +52,7 @@ mod replicas;
 mod sweep;
 
 /// Long enough that only a defect reaches it, also where many tests share two processors.
-const AMPLE: Duration = Duration::from_mins(1);
+const AMPLE: Duration = Duration::from_mins(2);
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -14,7 +14,7 @@ use super::eventually;
 use super::operator::TOKEN;
 
 /// No answer takes longer, whatever the operator waits for.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 pub(crate) struct Api {

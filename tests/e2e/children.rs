@@ -11,7 +11,7 @@ use super::site::Site;
 use super::{eventually, squids};
 
 /// For the machine: a probe, a look at the process, and whatever else runs beside it.
-const SLACK: Duration = Duration::from_secs(3);
+const SLACK: Duration = Duration::from_secs(10);
 
 fn time(entry: &Value) -> jiff::Timestamp {
     entry["ts"].as_str().unwrap().parse().unwrap()

@@ -27,7 +27,7 @@ const LANES: usize = 24;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// That wait, and all the rest of a life beside so many others.
-const LIMIT: Duration = Duration::from_mins(2);
+const LIMIT: Duration = Duration::from_mins(4);
 
 /// A killed create that goes on and a killed deletion that goes on; a killed create that is not wanted any more.
 const VARIANTS: usize = 2;

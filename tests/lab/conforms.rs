@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use self::leases::Leases;
+pub(crate) use crate::kit::images::blank;
+use crate::kit::{Flavor, Host, Lab, Server, entry};
 use async_trait::async_trait;
 use egress_actors::domain::id::{OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::instance::OwnerMark;
@@ -21,10 +24,6 @@ use egress_operator::providers::libvirt::images::source::{Resolve, Source};
 use egress_operator::providers::libvirt::link::material::MaterialFiles;
 use egress_operator::providers::libvirt::metadata::NAMESPACE;
 use egress_operator::providers::libvirt::{LibvirtBackend, Limits, Means, names};
-use sha2::{Digest as _, Sha256};
-
-use self::leases::Leases;
-use crate::kit::{Flavor, Host, Image, Lab, Server, entry};
 
 mod leases;
 
@@ -126,16 +125,6 @@ fn opened(entry: &LibvirtEntry, means: &Means) -> LibvirtBackend {
     // Claims wait for what a frozen daemon does not answer.
     let limits = Limits { control: Duration::from_secs(4), list: Duration::from_secs(4), ..Limits::default() };
     LibvirtBackend::new(Arc::new(entry.clone()), &entry.hosts[0], Arc::new(material), means.clone(), limits)
-}
-
-/// A disk of 1 MiB that boots nothing.
-pub(crate) fn blank(dir: &Path) -> Image {
-    let path = dir.join("blank.qcow2");
-    let made =
-        std::process::Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("1M").status();
-    assert!(made.unwrap().success());
-    let sha256 = Sha256::digest(fs::read(&path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
-    Image { key: "blank", path, sha256 }
 }
 
 impl Rig {

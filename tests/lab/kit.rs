@@ -19,13 +19,19 @@ pub(crate) mod config;
 pub(crate) mod door;
 pub(crate) mod host;
 pub(crate) mod images;
+pub(crate) mod libvirtd;
 pub(crate) mod operator;
+pub(crate) mod scripted;
 pub(crate) mod server;
+pub(crate) mod sshd;
 
 pub(crate) use config::{Flavor, entry};
 pub(crate) use host::{Forward, Host};
 pub(crate) use images::{Image, image};
+pub(crate) use libvirtd::{About, Daemon, Mood};
+pub(crate) use scripted::{Place, backends};
 pub(crate) use server::{Behavior, Server};
+pub(crate) use sshd::{Keys, Relay, Sshd};
 
 /// Hosts of the lab that the tests of one process share.
 pub(crate) const SHARED: usize = 2;
@@ -149,6 +155,15 @@ impl Drop for Lab {
         // The kernel ends the hosts with it; files may stay.
         let _ = keeper.kill();
         let _ = keeper.wait();
+    }
+}
+
+/// Keeps the other tests of this process still, for one that needs no host of the lab but counts threads or makes many.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static WITHOUT: Mutex<()> = Mutex::new(());
+    match Lab::up(1) {
+        Some(lab) => lab.alone(),
+        None => WITHOUT.lock().unwrap_or_else(PoisonError::into_inner),
     }
 }
 

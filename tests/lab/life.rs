@@ -1,12 +1,18 @@
 //! The whole life of a machine under the real binary: from a manifest to a lease, and away.
 
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::kit::operator::{Site, through};
-use crate::kit::{Flavor, Host, Image, Lab, Server, entry, eventually, image};
+use tempfile::TempDir;
 
+use crate::conforms::blank;
+use crate::kit::operator::{Site, through};
+use crate::kit::{Flavor, Host, Lab, Server, entry, eventually, image};
+
+mod debian;
 mod kills;
 mod restarts;
+mod stalled;
 
 /// A guest takes 8 s on an idle machine of two cores, and much longer on one that builds.
 const AMPLE: Duration = Duration::from_mins(3);
@@ -58,11 +64,30 @@ fn manifests_of_kvm_and_kvm2_become_leased_machines_and_leave_nothing_but_their_
     assert_eq!((domains(lab.host(1)), volumes(lab.host(1))), (vec![], vec![]), "the other host was not asked for");
 }
 
-/// An entry `quick` of one host, whose guests run at once and never boot.
-fn quick(host: &Host, blank: &Image, files: &Server) -> String {
-    entry("quick", Flavor::Kvm, &[host], &[blank], &files.url())
-        .replace("format: qcow2}", "format: qcow2, proxy: true, firmware: bios}")
-        .replace("memory: 256Mi, disk: 2Gi", "memory: 64Mi, disk: 64Mi")
+/// One host, and an entry `quick` of it whose guests run at once and never boot.
+struct Quick {
+    host: &'static Host,
+    entry: String,
+    site: Site,
+    _files: Server,
+    _dir: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Quick {
+    /// `None` where there can be no lab.
+    fn new() -> Option<Self> {
+        let lab = Lab::up(1)?;
+        let alone = lab.alone();
+        let host = lab.host(0);
+        let dir = tempfile::tempdir().unwrap();
+        let image = blank(dir.path());
+        let files = Server::with(&[&image]);
+        let entry = entry("quick", Flavor::Kvm, &[host], &[&image], &files.url())
+            .replace("format: qcow2}", "format: qcow2, proxy: true, firmware: bios}")
+            .replace("memory: 256Mi, disk: 2Gi", "memory: 64Mi, disk: 64Mi");
+        Some(Self { host, site: Site::new(&entry), entry, _files: files, _dir: dir, _alone: alone })
+    }
 }
 
 /// That each of these Proxies has one domain, which runs, with one overlay and one seed, and that there is nothing else.

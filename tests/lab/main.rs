@@ -6,7 +6,11 @@
 
 mod conforms;
 mod faults;
+mod hypervisor;
 mod kit;
 mod life;
+mod rounds;
+mod scripted;
 mod smoke;
 mod stalls;
+mod transfers;

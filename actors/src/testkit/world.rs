@@ -55,6 +55,10 @@ type Ported = (Arc<Store>, Arc<RecordingSink>, Arc<StaticSecrets>, Arc<ScriptedP
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub entries: Vec<Entry>,
+    /// Further entries, with adapters of the caller's own.
+    pub given: Vec<ProviderEntry>,
+    /// The objects of an earlier world; without them there are none.
+    pub store: Option<Arc<Store>>,
     pub workers: usize,
     pub deadlines: Deadlines,
     pub life: Settings,
@@ -71,6 +75,8 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             entries: vec![("lab", vec![("hv1", None)])],
+            given: Vec::new(),
+            store: None,
             workers: 64,
             deadlines: Deadlines::default(),
             life: Settings::default(),
@@ -112,6 +118,7 @@ impl World {
                 address_timeout: Duration::from_secs(300),
                 may_generate_credentials: false,
             })
+            .chain(plan.given.iter().cloned())
             .collect();
         let settings = OperatorSettings {
             operator: OperatorId::parse("test").expect("a valid id"),
@@ -128,7 +135,8 @@ impl World {
             sweep: plan.sweep.clone(),
             edge: None,
         };
-        let ports = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let store = plan.store.clone().unwrap_or_default();
+        let ports = (store, Arc::default(), Arc::default(), Arc::default());
         let seat = plan.identity.map(|identity| Seat {
             claims: Arc::default(),
             line: Arc::default(),

@@ -88,16 +88,20 @@ fn order(entry: &LibvirtEntry, spec: &InstanceSpec) -> Result<Order, OpError> {
         );
         return Err(OpError::permanent(Reason::CloudInitInvalid, detail));
     }
-    let size = match spec.placement.size.as_deref() {
-        Some(key) => {
+    let sizes = || entry.sizes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let size = match (spec.placement.size.as_deref(), entry.sizes.len()) {
+        (Some(key), _) => {
             let Some(size) = entry.sizes.get(key) else {
-                let keys = entry.sizes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                return refused(format!("`placement.size` is `{key}`; provider `{}` has: {keys}", entry.name));
+                let detail = format!("`placement.size` is `{key}`; provider `{}` has: {}", entry.name, sizes());
+                return refused(detail);
             };
             *size
         }
-        None if entry.sizes.len() == 1 => entry.sizes.values().next().copied().unwrap_or(SIZE),
-        None => SIZE,
+        (None, 0) => SIZE,
+        (None, 1) => entry.sizes.values().next().copied().unwrap_or(SIZE),
+        (None, _) => {
+            return refused(format!("`placement.size` is missing; provider `{}` has {}", entry.name, sizes()));
+        }
     };
     let stem = match entry.flavor {
         Flavor::Kvm => format!("base-{called}"),

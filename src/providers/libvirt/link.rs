@@ -27,14 +27,15 @@ use egress_actors::names;
 use futures::future::BoxFuture;
 use metrics::{counter, gauge};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 pub use self::apart::Apart;
 use self::bridge::{Bridge, SocketDir};
+pub use self::error::LinkError;
+use self::error::{gone, outcome};
 use self::lane::{Generation, Whose};
 pub use self::lane::{LaneKind, Unanswered};
 pub use self::ledger::Awaited;
-use self::ledger::{Ledger, Refusal};
+use self::ledger::Ledger;
 use self::material::MaterialFiles;
 use self::rpc::{Libvirt, RpcError};
 use self::slot::{Kept, Slot, once};
@@ -44,6 +45,7 @@ use crate::dns::Dns;
 
 mod apart;
 mod bridge;
+mod error;
 mod ffi;
 pub mod known_hosts;
 mod lane;
@@ -89,21 +91,6 @@ pub struct Destination {
     pub target: SshTarget,
     /// Else the usual paths are tried in turn.
     pub socket: Option<String>,
-}
-
-/// Why a call has no answer of libvirt's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LinkError {
-    /// There is no connection: nothing was begun.
-    NoLink(OpError),
-    /// Too many calls that were cut may still run on the host: nothing was begun.
-    Wedged,
-    /// A call to the pool has not come back: nothing was begun.
-    PoolStuck,
-    /// See [`Unanswered`]; with the call's name and its limit.
-    Unanswered(&'static str, Duration, Unanswered),
-    /// libvirt's own answer.
-    Rpc(RpcError),
 }
 
 /// The links to one host.
@@ -283,26 +270,6 @@ impl Drop for AbortOnDrop {
     }
 }
 
-impl LinkError {
-    /// The connection ended before anything was begun over it.
-    fn is_lost_link(&self) -> bool {
-        match self {
-            Self::NoLink(error) => error.reason == Reason::Unreachable,
-            Self::Unanswered(.., why) => matches!(why, Unanswered::Broken(_)),
-            Self::Wedged | Self::PoolStuck | Self::Rpc(_) => false,
-        }
-    }
-}
-
-impl From<Refusal> for LinkError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Wedged => Self::Wedged,
-            Refusal::PoolStuck => Self::PoolStuck,
-        }
-    }
-}
-
 impl Inner {
     /// The one way to the ledger that changes it: the gauge follows.
     fn ledger<R>(&self, change: impl FnOnce(&mut Ledger) -> R) -> R {
@@ -312,11 +279,14 @@ impl Inner {
         let outstanding = ledger.outstanding();
         drop(ledger);
         if outstanding != before {
-            let labels = [("provider", self.to.provider.clone()), ("host", self.to.host.clone())];
-            gauge!(names::HOST_CALLS_OUTSTANDING, &labels)
-                .set(f64::from(u32::try_from(outstanding).unwrap_or(u32::MAX)));
+            self.show(outstanding);
         }
         result
+    }
+
+    fn show(&self, outstanding: usize) {
+        let labels = [("provider", self.to.provider.clone()), ("host", self.to.host.clone())];
+        gauge!(names::HOST_CALLS_OUTSTANDING, &labels).set(f64::from(u32::try_from(outstanding).unwrap_or(u32::MAX)));
     }
 
     fn would_admit(&self, awaited: Awaited) -> Result<(), LinkError> {
@@ -474,23 +444,9 @@ impl Inner {
         if let Slot::Up(ssh) = kept {
             ssh.abort();
         }
+        // Of a host that is no longer configured nobody shows anything more.
+        self.show(0);
     }
-}
-
-type Answered<T> = Result<Result<Result<T, RpcError>, Unanswered>, oneshot::error::RecvError>;
-
-fn outcome<T>(rpc: &'static str, limit: Duration, answered: Answered<T>) -> Result<T, LinkError> {
-    match answered {
-        Ok(Ok(Ok(value))) => Ok(value),
-        Ok(Ok(Err(error))) => Err(LinkError::Rpc(error)),
-        Ok(Err(unanswered)) => Err(LinkError::Unanswered(rpc, limit, unanswered)),
-        // The work panicked.
-        Err(_) => Err(LinkError::Unanswered(rpc, limit, Unanswered::Broken(None))),
-    }
-}
-
-fn gone() -> LinkError {
-    LinkError::NoLink(OpError::transient(Reason::Unreachable, "the connection has ended"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -117,26 +117,51 @@ pub(super) fn find(libvirt: &Libvirt<'_>, mark: &OwnerMark) -> Result<Found, Rpc
         Err(error) if error.code == code::NO_DOMAIN => {}
         Err(error) => return Err(error),
     }
-    let renamed = all(libvirt)?.into_iter().find_map(|(found, seen)| (found.owner == *mark).then_some((found, seen)));
+    // A name that we gave to another Proxy is that one's: to read those too would make a look as long as the host is full.
+    let stem = names::stem(&name);
+    let found = marked(libvirt, |other| names::stem(other).is_none_or(|other| Some(other) == stem))?.found;
+    let renamed = found.into_iter().find(|(found, _)| found.owner == *mark);
     Ok(renamed.map_or(Found::Nothing, |found| Found::Ours(Box::new(found))))
 }
 
-/// Every domain that has a mark, active ones that are no longer defined as well (fault 42). One that goes meanwhile is left out.
-fn all(libvirt: &Libvirt<'_>) -> Result<Vec<(Mark, Seen)>, RpcError> {
+/// What a host's domains say of themselves.
+#[derive(Debug, Default)]
+struct Marked {
+    found: Vec<(Mark, Seen)>,
+    /// Of the first domain whose mark, or whose whole description, cannot be read. It may be anybody's: a list of all is
+    /// not whole then, and a look for one of another name does not mind.
+    unreadable: Option<RpcError>,
+}
+
+/// Every domain of such a name that has a mark, active ones that are no longer defined as well (fault 42). One that goes
+/// meanwhile is left out.
+fn marked(libvirt: &Libvirt<'_>, wanted: impl Fn(&str) -> bool) -> Result<Marked, RpcError> {
     let domains = libvirt.rpc("virConnectListAllDomains", "", |c| c.list_all_domains(0))?;
-    let mut found = Vec::new();
+    let mut marked = Marked::default();
     for domain in &domains {
-        let name = match libvirt.rpc("virDomainGetName", "", |_| domain.name()) {
-            Ok(name) => name,
-            Err(error) if error.code == code::NO_DOMAIN => continue,
+        // It is in the answer to the list: nothing is sent for it.
+        let name = domain.name().map_err(|error| RpcError::new("virDomainGetName", &error))?;
+        if !wanted(&name) {
+            continue;
+        }
+        let seen = match read(libvirt, domain, &name) {
+            Ok(Some(seen)) => seen,
+            Ok(None) => continue,
+            Err(error) if error.is_unreadable() => {
+                marked.unreadable.get_or_insert(error);
+                continue;
+            }
             Err(error) => return Err(error),
         };
-        let Some(seen) = read(libvirt, domain, &name)? else { continue };
-        if let Some(mark) = mark_of(&seen)? {
-            found.push((mark, seen));
+        match mark_of(&seen) {
+            Ok(Some(mark)) => marked.found.push((mark, seen)),
+            Ok(None) => {}
+            Err(error) => {
+                marked.unreadable.get_or_insert(error);
+            }
         }
     }
-    Ok(found)
+    Ok(marked)
 }
 
 /// The domain of this mark, and nothing else of it.
@@ -250,7 +275,10 @@ pub(super) async fn list(
 ) -> Result<Vec<Listed>, OpError> {
     let network = site.host.network.clone();
     let read = site.link.call(LaneKind::Control, "virConnectListAllDomains", site.limits.list, move |libvirt| {
-        let found = all(libvirt)?;
+        let Marked { found, unreadable } = marked(libvirt, |_| true)?;
+        if let Some(error) = unreadable {
+            return Err(error);
+        }
         // Leases are an extra here: without the network the domains are still told.
         let leases = libvirt
             .rpc("virNetworkLookupByName", &network, |c| c.lookup_network_by_name(&network))

@@ -13,14 +13,23 @@ use crate::config::providers::{Flavor, ImageFormat};
 const LONGEST_DOMAIN: usize = 60;
 /// So much of the namespace is shown, to leave room for the Proxy's name.
 const SHOWN_NAMESPACE: usize = 20;
+/// Bytes of the hash at a domain's name's end.
+const HASH: usize = 6;
 
 /// `px-<namespace>-<name>-<hash>`: at most 60 of `[a-z0-9.-]`. The hash is of operator and uid, so a name that is used
 /// again is another domain, and so is the same Proxy under another operator.
 pub fn domain_name(mark: &OwnerMark) -> String {
-    let hash = hash(&[mark.operator.as_str(), mark.uid.as_str()], 6);
+    let hash = hash(&[mark.operator.as_str(), mark.uid.as_str()], HASH);
     let room = LONGEST_DOMAIN - "px-".len() - "-".len() - hash.len();
     let shown = [cut(mark.key.namespace(), SHOWN_NAMESPACE), mark.key.name()].join("-");
     ["px", cut(&shown, room), &hash].join("-")
+}
+
+/// What of a name that [`domain_name`] gave a person reads: `px-<namespace>-<name>`. `None` for any other name.
+pub fn stem(domain_name: &str) -> Option<&str> {
+    let (stem, hash) = domain_name.rsplit_once('-')?;
+    let is_hash = hash.len() == 2 * HASH && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    (stem.starts_with("px-") && is_hash).then_some(stem)
 }
 
 /// The disk of a domain.

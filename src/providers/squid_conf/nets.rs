@@ -6,21 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// IPv4 that is not the public internet. Metadata services live in link-local (169.254.169.254), in the carrier range
-/// (100.100.100.200) and in 192.0.0.0/24 (192.0.0.192).
-const REFUSED_V4: [(Ipv4Addr, u8); 11] = [
-    (Ipv4Addr::UNSPECIFIED, 8), // "this host": Linux connects 0.0.0.0 to loopback
-    (Ipv4Addr::new(10, 0, 0, 0), 8),
-    (Ipv4Addr::new(100, 64, 0, 0), 10),
-    (Ipv4Addr::new(127, 0, 0, 0), 8),
-    (Ipv4Addr::new(169, 254, 0, 0), 16),
-    (Ipv4Addr::new(172, 16, 0, 0), 12),
-    (Ipv4Addr::new(192, 0, 0, 0), 24),
-    (Ipv4Addr::new(192, 168, 0, 0), 16),
-    (Ipv4Addr::new(198, 18, 0, 0), 15), // benchmarking, and the fake answers of some resolvers
-    (Ipv4Addr::new(224, 0, 0, 0), 4),
-    (Ipv4Addr::new(240, 0, 0, 0), 4), // reserved, and broadcast
-];
+use crate::providers::nets::NOT_PUBLIC_V4;
 
 /// IPv6 that is not the public internet, or that hides an IPv4 address from the rules above.
 ///
@@ -44,8 +30,8 @@ const NAT64: u128 = 0x0064_ff9b_u128 << 96;
 
 /// What is refused unless a destination is allowed by name of its address.
 pub(super) fn refused() -> Vec<IpNet> {
-    let v4 = REFUSED_V4.iter().map(|&(address, prefix)| net(address.into(), prefix));
-    let behind_nat64 = REFUSED_V4
+    let v4 = NOT_PUBLIC_V4.iter().map(|&(address, prefix)| net(address.into(), prefix));
+    let behind_nat64 = NOT_PUBLIC_V4
         .iter()
         .map(|&(address, prefix)| net(Ipv6Addr::from(NAT64 | u128::from(address.to_bits())).into(), prefix + 96));
     let v6 = REFUSED_V6.iter().map(|&(address, prefix)| net(address.into(), prefix));

@@ -165,7 +165,8 @@ fn an_operator_ends_beside_a_stopped_libvirtd_and_its_log_is_json_though_connect
         host.breaks(verb, &[]);
         eventually(AMPLE, "it is still there", || operator.proxy("p"));
     }
-    let took = operator.ends_within(AMPLE);
+    let (status, took) = operator.ends(AMPLE);
+    assert!(status.success(), "{status}");
     println!("ended after {took:?}");
     assert!(took < Duration::from_secs(15), "{took:?}");
     host.breaks("cont-libvirtd", &[]);

@@ -7,6 +7,7 @@ use egress_actors::domain::error::Class;
 use egress_actors::domain::instance::{Instance, InstanceState};
 use egress_actors::domain::reason::Reason;
 use egress_actors::ports::Backend;
+use egress_operator::providers::libvirt::metadata::NAMESPACE;
 use egress_operator::providers::libvirt::{LibvirtBackend, Limits};
 use serde_json::json;
 
@@ -210,4 +211,27 @@ fn a_machine_that_dies_or_is_removed_by_hand_is_made_anew_once() {
     eventually(within, "all is gone", || {
         (operator.is_empty() && host.virsh(&["list", "--all", "--name"]).trim().is_empty()).then_some(())
     });
+}
+
+/// (47)
+#[test]
+fn a_domain_with_a_mark_that_a_hand_garbled_keeps_no_other_proxy_from_being_made_and_is_told_where_all_are_listed() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let host = lab.host(0);
+    let bench = Bench::new(&[host]);
+    let backend = bench.open();
+    bench.creates(&backend, &spec("p", 1, "blank"));
+    let garbled = ["--set", "<proxy operator='lab'/>", "--key", "egress", "--live", "--config"];
+    host.virsh(&[&["metadata", &domain(&mark()), "--uri", NAMESPACE], &garbled[..]].concat());
+
+    let other = mark_of("q", 2);
+    bench.creates(&backend, &spec("q", 2, "blank"));
+    bench.deletes(&backend, &other);
+    assert_eq!(bench.get(&backend, &other).unwrap_err().class, Class::NotFound);
+    for error in [bench.get(&backend, &mark()).unwrap_err(), bench.list(&backend).unwrap_err()] {
+        assert!(error.class == Class::Transient && error.detail.contains(&domain(&mark())), "{error:?}");
+    }
+    assert!(bench.delete(&backend, &mark()).is_err());
+    assert!(host.virsh(&["list", "--name"]).contains(&domain(&mark())), "it is not touched");
 }

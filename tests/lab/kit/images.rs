@@ -1,6 +1,7 @@
 //! The guests' disk images.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use sha2::{Digest as _, Sha256};
 
@@ -24,4 +25,13 @@ pub(crate) fn image(key: &'static str) -> Image {
     let path = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
     let sha256 = Sha256::digest(std::fs::read(&path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
     Image { key, path, sha256 }
+}
+
+/// A disk of 1 MiB that boots nothing.
+pub(crate) fn blank(dir: &Path) -> Image {
+    let path = dir.join("blank.qcow2");
+    let made = Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("1M").status();
+    assert!(made.unwrap().success());
+    let sha256 = Sha256::digest(std::fs::read(&path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
+    Image { key: "blank", path, sha256 }
 }

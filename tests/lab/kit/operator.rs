@@ -4,15 +4,21 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Host, eventually};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_egress-proxies-operator");
+
+/// Names another binary than the one that was built with the tests: a release, whose memory is measured.
+const OTHER_BINARY: &str = "LAB_OPERATOR";
 const TOKEN: &str = "discovery-token-of-the-test";
 
 /// Also where much of the machine is busy.
@@ -20,6 +26,16 @@ const AMPLE: Duration = Duration::from_mins(1);
 
 /// Of one answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is started.
+pub(crate) fn binary() -> PathBuf {
+    std::env::var_os(OTHER_BINARY).map_or_else(|| BINARY.into(), PathBuf::from)
+}
+
+/// Whether that is another one than ours, which is not optimized.
+pub(crate) fn is_release() -> bool {
+    std::env::var_os(OTHER_BINARY).is_some()
+}
 
 /// Its files and ports; operators come and go on it.
 pub(crate) struct Site {
@@ -46,13 +62,18 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    /// A Proxy with its own name as attribute `n`; `managed` is the inside of `spec.managed`. The file appears whole.
+    /// A Proxy with its own name as attribute `n`; `managed` is the inside of `spec.managed`.
     pub(crate) fn apply(&self, name: &str, managed: &str) {
         let text = format!(
             "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: {name}, namespace: crawl}}\nspec:\n  \
              managed: {{{managed}}}\n  attributes: {{n: {name}}}\n  maxLeases: 1\n  \
              healthCheck: {{interval: 1s, timeout: 1s, failureThreshold: 2}}\n"
         );
+        self.place(name, &text);
+    }
+
+    /// A file of manifests, which appears whole.
+    pub(crate) fn place(&self, name: &str, text: &str) {
         let hidden = self.path(name);
         fs::write(&hidden, text).unwrap();
         fs::rename(hidden, self.path("manifests").join(name).with_extension("yaml")).unwrap();
@@ -65,7 +86,7 @@ impl Site {
     /// Started, and ready. Its probes leave for its own echo server, as guests of this host see that.
     pub(crate) fn start(&self, host: &Host) -> Operator<'_> {
         let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let child = Command::new(BINARY)
+        let child = Command::new(binary())
             .arg("--standalone")
             .arg(self.path("manifests"))
             .arg("--state-dir")
@@ -115,19 +136,13 @@ impl Drop for Operator<'_> {
 }
 
 impl Operator<'_> {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(self) {
         drop(self);
-    }
-
-    /// SIGTERM: how long it took to end. Fails if that is longer than `limit`, or if it ends badly.
-    pub(crate) fn ends_within(mut self, limit: Duration) -> Duration {
-        let begun = std::time::Instant::now();
-        let told = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
-        assert!(told.success());
-        let status = eventually(limit, "the operator ends", || self.child.try_wait().unwrap());
-        assert!(status.success(), "{status}");
-        begun.elapsed()
     }
 
     /// Whether it ignores a signal of this number.
@@ -135,6 +150,14 @@ impl Operator<'_> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
         u64::from_str_radix(mask, 16).unwrap() & (1 << (signal - 1)) != 0
+    }
+
+    /// SIGTERM: how it ended, and after how long. Fails if it has not by then.
+    pub(crate) fn ends(mut self, limit: Duration) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let status = eventually(limit, "the operator ends", || self.child.try_wait().unwrap());
+        (status, begun.elapsed())
     }
 
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
@@ -158,7 +181,12 @@ impl Operator<'_> {
 
     /// A lease of the Proxy of this name: host and port.
     pub(crate) fn lease(&self, name: &str) -> (String, u16) {
-        let wish = json!({"selectors": [{"n": name}], "ttlSeconds": 600});
+        self.lease_of(&json!({"n": name}))
+    }
+
+    /// A lease of a Proxy with these attributes: host and port.
+    pub(crate) fn lease_of(&self, selector: &Value) -> (String, u16) {
+        let wish = json!({"selectors": [selector], "ttlSeconds": 600});
         let (status, body) = ask(self.site.discovery, "POST", "/v1/leases", Some(&wish)).expect("an answer");
         assert_eq!(status, 201, "{body}");
         let proxy = &body["leases"][0]["proxy"];
@@ -183,14 +211,24 @@ fn ask(port: u16, method: &str, path: &str, body: Option<&Value>) -> Option<(u16
 
 /// What `GET path` answers through a CONNECT of this proxy: status of the CONNECT, and the answer.
 pub(crate) fn through(proxy: (&str, u16), to: &str, path: &str) -> Option<(u16, String)> {
+    through_as(proxy, None, to, path)
+}
+
+/// The same as `user:password`. A tunnel that is refused has no answer.
+pub(crate) fn through_as(proxy: (&str, u16), user: Option<&str>, to: &str, path: &str) -> Option<(u16, String)> {
     let mut stream = connect(proxy)?;
-    write!(stream, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").ok()?;
+    let user = user.map(|user| format!("Proxy-Authorization: Basic {}\r\n", STANDARD.encode(user)));
+    let user = user.unwrap_or_default();
+    write!(stream, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{user}\r\n").ok()?;
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte).ok()?;
         head.push(byte[0]);
     }
     let status = String::from_utf8_lossy(&head).split(' ').nth(1)?.parse().ok()?;
+    if status != 200 {
+        return Some((status, String::new()));
+    }
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::Image;
 
@@ -27,6 +28,8 @@ pub(crate) enum Behavior {
     Short(PathBuf, u64),
     /// As many of the file's bytes, and then none, until it is answered otherwise or the server is dropped.
     Stall(PathBuf, u64),
+    /// The whole file, so many bytes a second, until the server is dropped.
+    Slow(PathBuf, u64),
 }
 
 /// On all addresses of this machine, so that guests reach it too. Gone with the value.
@@ -174,6 +177,14 @@ fn write(to: &mut TcpStream, bare: bool, behavior: Behavior, shared: &Shared, ch
         Behavior::File(path) => (path, u64::MAX, false),
         Behavior::Short(path, most) => (path, most, false),
         Behavior::Stall(path, most) => (path, most, true),
+        Behavior::Slow(path, rate) => {
+            let mut file = File::open(path)?;
+            start(to, "application/octet-stream", file.metadata()?.len())?;
+            while !shared.state().over && io::copy(&mut io::Read::by_ref(&mut file).take(rate / 20), to)? > 0 {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            return Ok(());
+        }
     };
     let mut file = File::open(path)?;
     start(to, "application/octet-stream", file.metadata()?.len())?;

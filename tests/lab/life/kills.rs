@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{are_whole, is_bare, quick};
-use crate::conforms::blank;
-use crate::kit::operator::Site;
-use crate::kit::{Lab, Server, eventually};
+use super::{Quick, are_whole, is_bare};
+use crate::kit::eventually;
 
 /// A Proxy whose machine is gone stays for the settle time, a minute.
 const AMPLE: Duration = Duration::from_mins(3);
@@ -15,13 +13,8 @@ const ROUNDS: usize = 5;
 #[test]
 #[ignore = "three minutes; run by `make lab-long`"]
 fn an_operator_killed_at_any_moment_of_create_and_delete_leaves_one_machine_or_none() {
-    let Some(lab) = Lab::up(1) else { return };
-    let _alone = lab.alone();
-    let host = lab.host(0);
-    let dir = tempfile::tempdir().unwrap();
-    let image = blank(dir.path());
-    let files = Server::with(&[&image]);
-    let site = Site::new(&quick(host, &image, &files));
+    let Some(quick) = Quick::new() else { return };
+    let (host, site) = (quick.host, &quick.site);
     let mut operator = site.start(host);
     for round in 0..ROUNDS {
         let begun = Instant::now();

@@ -3,10 +3,8 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::{are_whole, is_bare, quick};
-use crate::conforms::blank;
-use crate::kit::operator::Site;
-use crate::kit::{Host, Lab, Server, eventually};
+use super::{Quick, are_whole, is_bare};
+use crate::kit::{Host, eventually};
 
 const AMPLE: Duration = Duration::from_mins(3);
 
@@ -19,13 +17,8 @@ const RESTARTS: usize = 4;
 #[test]
 #[ignore = "three minutes; run by `make lab-long`"]
 fn five_machines_made_and_removed_under_a_libvirtd_that_restarts_are_each_one_and_then_none() {
-    let Some(lab) = Lab::up(1) else { return };
-    let _alone = lab.alone();
-    let host = lab.host(0);
-    let dir = tempfile::tempdir().unwrap();
-    let image = blank(dir.path());
-    let files = Server::with(&[&image]);
-    let site = Site::new(&quick(host, &image, &files));
+    let Some(quick) = Quick::new() else { return };
+    let (host, site) = (quick.host, &quick.site);
     let operator = site.start(host);
     let begun = Instant::now();
     let names = ["a", "b", "c", "d", "e"];

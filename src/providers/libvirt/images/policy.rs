@@ -11,6 +11,7 @@ use egress_actors::domain::reason::Reason;
 use url::{Host, Url};
 
 use super::marker::origin;
+use crate::providers::nets::NOT_PUBLIC_V4;
 
 /// Where the URL comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,25 +121,12 @@ pub fn not_public(url: &Url, address: IpAddr) -> OpError {
     ))
 }
 
-/// As in `squid_conf/nets.rs`: what an egress proxy must not reach, an image source must not be either.
-const REFUSED_V4: [(Ipv4Addr, u32); 11] = [
-    (Ipv4Addr::UNSPECIFIED, 8),
-    (Ipv4Addr::new(10, 0, 0, 0), 8),
-    (Ipv4Addr::new(100, 64, 0, 0), 10),
-    (Ipv4Addr::new(127, 0, 0, 0), 8),
-    (Ipv4Addr::new(169, 254, 0, 0), 16),
-    (Ipv4Addr::new(172, 16, 0, 0), 12),
-    (Ipv4Addr::new(192, 0, 0, 0), 24),
-    (Ipv4Addr::new(192, 168, 0, 0), 16),
-    (Ipv4Addr::new(198, 18, 0, 0), 15),
-    (Ipv4Addr::new(224, 0, 0, 0), 4),
-    (Ipv4Addr::new(240, 0, 0, 0), 4),
-];
-
 /// Of the public internet. IPv6 that hides an IPv4 address is judged by that.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(v4) => !REFUSED_V4.iter().any(|&(net, bits)| (v4.to_bits() ^ net.to_bits()) >> (32 - bits) == 0),
+        IpAddr::V4(v4) => {
+            !NOT_PUBLIC_V4.iter().any(|&(net, bits)| (v4.to_bits() ^ net.to_bits()) >> (32 - u32::from(bits)) == 0)
+        }
         IpAddr::V6(v6) => v6_is_public(v6),
     }
 }

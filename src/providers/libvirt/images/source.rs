@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use egress_actors::domain::error::OpError;
 use egress_actors::domain::reason::Reason;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
@@ -211,8 +212,10 @@ pub struct Stream {
     limits: Deadlines,
     size: u64,
     received: u64,
-    /// Received and not yet given out.
+    /// The next piece, as far as it is there. Never larger than one: pieces wait in queues, with all the room that they have.
     held: Vec<u8>,
+    /// Received behind it.
+    behind: Bytes,
 }
 
 impl Stream {
@@ -236,14 +239,30 @@ impl Stream {
             Ok(size) => size,
             Err(_) => return Err(not_there(&from, "does not say how long the image is (no Content-Length)")),
         };
-        let mut stream = Self { from, response, limits, size, received: 0, held: Vec::with_capacity(PIECE) };
-        while stream.held.len() < HEAD && stream.received < size {
+        let held = Vec::with_capacity(PIECE);
+        let mut stream = Self { from, response, limits, size, received: 0, held, behind: Bytes::new() };
+        while stream.held.len() < HEAD && stream.goes_on() {
             stream.more().await?;
         }
         Ok(stream)
     }
 
+    /// There is more than what is held.
+    fn goes_on(&self) -> bool {
+        self.received < self.size || !self.behind.is_empty()
+    }
+
+    /// Holds more, at most a piece.
     async fn more(&mut self) -> Result<(), OpError> {
+        if self.behind.is_empty() {
+            self.receive().await?;
+        }
+        let room = PIECE.saturating_sub(self.held.len()).min(self.behind.len());
+        self.held.extend_from_slice(&self.behind.split_to(room));
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> Result<(), OpError> {
         match timeout_at(self.limits.next(), self.response.chunk()).await {
             Err(_) => Err(silent(&self.from, self.limits)),
             Ok(Err(error)) => {
@@ -254,7 +273,7 @@ impl Stream {
             Ok(Ok(None)) => Err(unreachable(&self.from, &format!("it ended before its {} bytes", self.size))),
             Ok(Ok(Some(chunk))) => {
                 self.received += chunk.len() as u64;
-                self.held.extend_from_slice(&chunk);
+                self.behind = chunk;
                 Ok(())
             }
         }
@@ -272,14 +291,14 @@ impl Body for Stream {
     }
 
     async fn next(&mut self) -> Result<Option<Vec<u8>>, OpError> {
-        while self.held.len() < PIECE && self.received < self.size {
+        while self.held.len() < PIECE && self.goes_on() {
             self.more().await?;
         }
         if self.held.is_empty() {
             return Ok(None);
         }
-        let rest = self.held.split_off(self.held.len().min(PIECE));
-        Ok(Some(std::mem::replace(&mut self.held, rest)))
+        let next = if self.goes_on() { Vec::with_capacity(PIECE) } else { Vec::new() };
+        Ok(Some(std::mem::replace(&mut self.held, next)))
     }
 }
 

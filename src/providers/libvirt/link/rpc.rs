@@ -11,6 +11,9 @@ use super::ffi::Connection;
 /// The longest text of libvirt's that we pass on: its beginning and its end, as QEMU's cause is the last of a long command.
 const LONGEST: usize = 600;
 
+/// No part of libvirt's (`VIR_FROM_NONE`): what we say ourselves.
+const OURS: u32 = 0;
+
 /// An error that libvirt answered with, made fit for one line of a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RpcError {
@@ -31,7 +34,12 @@ impl RpcError {
 
     /// libvirt's answer cannot be used.
     pub fn unreadable(rpc: &'static str, why: &str) -> Self {
-        Self { rpc, code: 1, domain: 0, message: one_line(why) }
+        Self { rpc, code: 1, domain: OURS, message: one_line(why) }
+    }
+
+    /// It is ours, about an answer that cannot be used.
+    pub fn is_unreadable(&self) -> bool {
+        self.domain == OURS
     }
 
     /// As libvirt itself says it of a call that needs the pool.

@@ -78,6 +78,21 @@ fn each_incarnation_has_a_mac_of_its_own_that_is_local_and_for_one_machine() {
     assert_eq!(first.0[0] & 0b11, 0b10, "{first}");
 }
 
+#[test]
+fn a_domain_that_we_did_not_name_is_none_of_ours() {
+    for name in [
+        "px",
+        "px-",
+        "web-1",
+        "px-crawl-p",
+        "px-crawl-p-0123456789aB",
+        "px-crawl-p-0123456789abc",
+        "vm-px-0123456789ab",
+    ] {
+        assert_eq!(stem(name), None, "{name}");
+    }
+}
+
 fn any_word() -> impl Strategy<Value = String> {
     "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 }
@@ -93,6 +108,7 @@ proptest! {
         let domain = domain_name(&mark(&namespace, &name, &uid));
         prop_assert!(domain.len() <= 60, "{domain}");
         prop_assert!(domain.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b".-".contains(&b)), "{domain}");
+        prop_assert!(stem(&domain).is_some_and(|stem| domain.starts_with(stem)), "{domain}");
         prop_assert!(!domain.contains("..") && !domain.contains(".-") && domain.starts_with("px-"), "{domain}");
     }
 

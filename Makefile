@@ -19,14 +19,8 @@ e2e: ## The deployed product on a real node of this machine (root): kubelet, con
 lab-up: ## LAB_HOSTS (2) hypervisor hosts on this machine (root): sshd, libvirtd, QEMU; to be broken by scripts/lab/break.sh
 	@scripts/lab/up.sh $(or $(LAB_HOSTS),2)
 
-<<<<<<< HEAD
-lab-long: ## The tests on hypervisor hosts that take minutes each: kills of the operator, restarts of libvirtd (root)
-	@scripts/setup.sh && scripts/lab/up.sh --packages && scripts/lab/image.sh tiny >/dev/null && \
-		LAB_MUST_RUN=1 cargo test --locked --test lab -- --ignored life:: faults::
-=======
 lab-long: ## The tests on those hosts that take minutes: kills, restarts of libvirtd, Debian by the samples, an image of 2 GiB (root)
 	@scripts/lab/long.sh
->>>>>>> heavy
 
 lab-down: ## And away again, with their guests
 	@scripts/lab/down.sh

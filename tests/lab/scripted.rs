@@ -115,7 +115,9 @@ fn a_scripted_daemon_is_silent_about_what_it_is_told_to_and_goes_on_with_it_afte
 
     rig.daemon.set(About::Agent, Mood::Silent);
     assert!(get().unwrap().endpoint.is_some(), "there are the leases");
-    assert_eq!((rig.daemon.held(), rig.backend.link().standing().outstanding), (1, 1));
+    // It is counted when its lane has ended, a moment after its caller was told.
+    let counted = || (rig.daemon.held(), rig.backend.link().standing().outstanding) == (1, 1);
+    eventually(SOON, "it is held, and counted", || counted().then_some(()));
     rig.daemon.heal();
     eventually(SOON, "it goes on", || (rig.daemon.held() == 0).then_some(()));
 

@@ -8,6 +8,7 @@ use egress_actors::domain::instance::{Instance, InstanceSpec};
 use egress_actors::domain::reason::Reason;
 use url::Url;
 use uuid::Uuid;
+use virt::sys;
 
 use super::errors::{self, Effect, code};
 use super::images::policy::Policy;
@@ -224,11 +225,13 @@ async fn disk(site: &Site, domain: &str, base: &Base, bytes: u64) -> Result<(), 
 /// Starts what is ours, and says what it then is.
 async fn start(site: &Site, spec: &InstanceSpec) -> Result<Instance, OpError> {
     let mark = spec.mark.clone();
-    let started = site.link.call(LaneKind::Control, "virDomainCreate", site.limits.start, move |libvirt| {
+    let started = site.link.call(LaneKind::Control, "virDomainCreateWithFlags", site.limits.start, move |libvirt| {
         let Found::Ours(ours) = look::find(libvirt, &mark)? else { return Ok(None) };
         let (uuid, name) = (ours.1.facts.uuid, ours.1.facts.name);
         let domain = libvirt.rpc("virDomainLookupByUUID", &name, |c| c.lookup_domain_by_uuid(uuid))?;
-        match libvirt.rpc("virDomainCreate", &name, |_| domain.create()) {
+        // Never on from a memory that somebody saved: the disk is a new one.
+        let boot = sys::VIR_DOMAIN_START_FORCE_BOOT;
+        match libvirt.rpc("virDomainCreateWithFlags", &name, |_| domain.create_with_flags(boot)) {
             // Another call was quicker.
             Err(error) if error.code == code::OPERATION_INVALID && error.message.contains("already running") => {}
             Err(error) => return Err(error),

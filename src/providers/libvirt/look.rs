@@ -61,9 +61,9 @@ impl State {
         }
     }
 
-    /// QEMU is there.
+    /// QEMU is there, or may be.
     pub(super) fn is_active(self) -> bool {
-        !matches!(self, Self::ShutOff | Self::Crashed | Self::Unknown)
+        !matches!(self, Self::ShutOff | Self::Crashed)
     }
 }
 

@@ -5,7 +5,6 @@ use super::wire::{Reader, Writer};
 
 pub(crate) const OPEN: u32 = 1;
 pub(crate) const CLOSE: u32 = 2;
-pub(crate) const DOMAIN_CREATE: u32 = 9;
 pub(crate) const DOMAIN_DEFINE: u32 = 11;
 pub(crate) const DOMAIN_DESTROY: u32 = 12;
 pub(crate) const DOMAIN_XML: u32 = 14;
@@ -27,6 +26,7 @@ pub(crate) const URI: u32 = 110;
 pub(crate) const NETWORK_IS_ACTIVE: u32 = 152;
 pub(crate) const POOL_IS_ACTIVE: u32 = 154;
 pub(crate) const LIB_VERSION: u32 = 157;
+pub(crate) const DOMAIN_CREATE: u32 = 196;
 pub(crate) const VOLUME_UPLOAD: u32 = 208;
 pub(crate) const VOLUME_DOWNLOAD: u32 = 209;
 pub(crate) const DOMAIN_STATE: u32 = 212;
@@ -113,7 +113,8 @@ pub(super) fn answer(
         DOMAIN_CREATE => {
             let name = domain(contents, &mut given)?.name.clone();
             if contents.start(&name) {
-                return Ok(Vec::new());
+                write_domain(&mut out, &contents.domains[&name]);
+                return Ok(out.done());
             }
             refused(55, QEMU, "Requested operation is not valid: domain is already running")
         }

@@ -61,6 +61,10 @@ const ONE: &str = "images: {plain: {url: \"http://x/a\"}}";
 const TWO: &str = "images: {plain: {url: \"http://x/a\"}, ready: {url: \"http://x/b\", proxy: true}}";
 const ALLOWED: &str = "allowImageURLs: [\"https://images.example.com/debian/\"]";
 
+fn sized(entry: &str) -> String {
+    [entry, SIZES].join(", ")
+}
+
 /// C7, C14.
 #[tokio::test]
 async fn what_cannot_be_given_is_permanent_names_its_field_and_touches_no_host() {
@@ -74,6 +78,7 @@ async fn what_cannot_be_given_is_permanent_names_its_field_and_touches_no_host()
             Reason::SpecInvalid,
             &["`placement.size`", "`huge`", "large, small"],
         ),
+        (ONE, spec(None, None, data), Reason::SpecInvalid, &["`placement.size` is missing", "home", "large, small"]),
         (TWO, spec(Some("https://["), None, data), Reason::SpecInvalid, &["`placement.image`", "no URL"]),
         (TWO, spec(Some("https://images.example.com/debian/x"), None, data), Reason::Forbidden, &["allowImageURLs"]),
         (ALLOWED, spec(Some("https://elsewhere.example.com/x"), None, data), Reason::Forbidden, &["allowImageURLs"]),
@@ -87,7 +92,7 @@ async fn what_cannot_be_given_is_permanent_names_its_field_and_touches_no_host()
             &["`cloudInit`"],
         ),
     ] {
-        let backend = backend(&format!("{entry}, {SIZES}"));
+        let backend = backend(&sized(entry));
         let error = backend.create(&wanted).await.expect_err("refused");
         assert_eq!((error.class, error.reason), (Class::Permanent, reason), "{error}");
         for word in words {
@@ -101,12 +106,13 @@ async fn what_cannot_be_given_is_permanent_names_its_field_and_touches_no_host()
 async fn what_can_be_given_comes_as_far_as_the_host() {
     let data = Some("#cloud-config\n");
     for (entry, wanted) in [
-        (ONE, spec(None, None, data)),
-        (ONE, spec(Some("plain"), Some("large"), data)),
-        (TWO, spec(Some("ready"), None, None)),
-        (ALLOWED, spec(Some("https://images.example.com/debian/x"), Some("small"), data)),
+        (ONE.to_owned(), spec(None, None, data)),
+        (sized(ONE), spec(None, Some("small"), data)),
+        (sized(ONE), spec(Some("plain"), Some("large"), data)),
+        (sized(TWO), spec(Some("ready"), Some("small"), None)),
+        (sized(ALLOWED), spec(Some("https://images.example.com/debian/x"), Some("small"), data)),
     ] {
-        let backend = backend(&format!("{entry}, {SIZES}"));
+        let backend = backend(&entry);
         let error = backend.create(&wanted).await.expect_err("there is no host");
         assert_eq!((error.class, error.reason), (Class::Transient, Reason::SSHMaterialMissing), "{error}");
     }

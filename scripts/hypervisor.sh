@@ -82,8 +82,8 @@ squid() {
       }
       {print}'
 }
-opened=$(sed -E 's#^https?://\[?([0-9a-fA-F.:]*[0-9a-fA-F])\]?(:[0-9]+)?(/.*)?$#\1#' <<<"$target")
-[[ $opened =~ ^[0-9a-fA-F.:]+$ ]] || opened=''
+# Of an address only: a name's would be those that the guest finds.
+opened=$(sed -nE 's#^https?://\[([0-9a-fA-F:.]+)\](:[0-9]+)?(/.*)?$#\1#p; s#^https?://([0-9.]+)(:[0-9]+)?(/.*)?$#\1#p' <<<"$target")
 [ -z "${HYPERVISOR_CLOUD_INIT:-}" ] && squid "$opened" >"$work/user-data" || cp "$HYPERVISOR_CLOUD_INIT" "$work/user-data"
 jq -n --arg name "hvtest" --arg kind "$kind" --arg user "$HYPERVISOR_USER" --arg key "$key_file" --arg known "$known_hosts" \
   --arg address "$([[ $host = *:* ]] && echo "[$host]" || echo "$host"):$host_port" --arg pool "$pool" --arg network "$network" \

@@ -12,4 +12,4 @@ cargo build --locked --release
 target=$(cargo metadata --locked --no-deps --format-version 1 | jq -r .target_directory)
 say "On hypervisor hosts: kills of the operator, restarts of libvirtd, Debian by the samples, an image of 2 GiB"
 LAB_MUST_RUN=1 LAB_OPERATOR=$target/release/egress-proxies-operator \
-  cargo test --locked --test lab -- --ignored --nocapture life:: faults:: transfers::
+  cargo test --locked --test lab -- --ignored --nocapture life:: faults:: transfers:: hypervisor::

@@ -58,6 +58,22 @@ fn a_life_on_somebodys_host_is_gone_through_told_call_by_call_and_leaves_nothing
 }
 
 #[test]
+#[ignore = "a minute or more; run by `make lab-long`"]
+fn the_squid_that_it_makes_by_itself_serves_on_a_debian() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let (host, debian) = (lab.host(0), image("debian"));
+    let files = Server::with(&[&debian]);
+    let mut command = script(host, &files, &debian);
+    command.env("HYPERVISOR_MEMORY", "1Gi");
+    let output = within(4 * AMPLE, "it ends", move || command.output().unwrap());
+    let words = String::from_utf8_lossy(&output.stdout);
+    println!("{words}");
+    assert!(output.status.success() && words.contains("HTTP/1.1 204"), "{}", output.status);
+    assert!(is_bare(host));
+}
+
+#[test]
 fn a_life_on_somebodys_host_that_is_interrupted_in_its_boot_leaves_nothing() {
     let Some(lab) = Lab::up(1) else { return };
     let _alone = lab.alone();

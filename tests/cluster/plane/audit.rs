@@ -24,6 +24,8 @@ pub(crate) struct Audited {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct User {
+    /// Empty for a request whose client was gone before it was known who it is.
+    #[serde(default)]
     pub(crate) username: String,
 }
 

@@ -51,7 +51,7 @@ fn a_life_on_somebodys_host_is_gone_through_told_call_by_call_and_leaves_nothing
     let words = String::from_utf8_lossy(&output.stdout);
     println!("{words}");
     assert!(output.status.success(), "{}", output.status);
-    for told in ["Ready", "HTTP/1.1 204", "virDomainCreate ", "virDomainUndefineFlags", "nothing"] {
+    for told in ["Ready", "HTTP/1.1 204", "virDomainCreateWithFlags ", "virDomainUndefineFlags", "nothing"] {
         assert!(words.contains(told), "nothing of {told}");
     }
     assert!(is_bare(host));
@@ -95,7 +95,7 @@ fn a_life_on_somebodys_host_that_is_interrupted_in_its_boot_leaves_nothing() {
     });
     println!("{words}");
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(words.contains("virDomainCreate ") && !words.contains("Leased"), "it was not in its boot");
+    assert!(words.contains("virDomainCreateWithFlags ") && !words.contains("Leased"), "it was not in its boot");
     assert!(is_bare(host));
 }
 

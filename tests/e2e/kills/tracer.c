@@ -1,10 +1,10 @@
 // Runs a program and kills it at one of its changes of the world, as if it had lost its power there.
 //
-//   tracer NTH REPORT PROGRAM ARGUMENT..
+//   tracer NTH|TEXT REPORT PROGRAM ARGUMENT..
 //
 // Counts, over all threads, the system calls that change files or processes: before each, and after a fork, a rename and
-// a signal too. SIGUSR1 begins the count, SIGUSR2 ends it. At the NTH the program is killed. REPORT then holds the call,
-// or "passed" if the count was ended before. Children are not followed. System calls and not functions of libc, as not
+// a signal too. SIGUSR1 begins the count, SIGUSR2 ends it. At the NTH, or the first that has TEXT in its description, the
+// program is killed. REPORT then holds the call, or "passed" if the count was ended before. Children are not followed. System calls and not functions of libc, as not
 // all of them go through it.
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -27,7 +27,7 @@
 static int counting;
 static pid_t program;
 static long nth, count;
-static const char *report;
+static const char *wanted, *report;
 static struct {
     pid_t tid;
     char call[CALL_MAX];
@@ -104,11 +104,11 @@ static void describe(pid_t tid, const struct __ptrace_syscall_info *info, char *
 }
 
 static void step(const char *moment, const char *call) {
-    if (!counting || ++count != nth) return;
-    kill(program, SIGKILL);
-    while (waitpid(-1, NULL, __WALL) > 0 || errno == EINTR) {}
     char told[CALL_MAX + 16];
     snprintf(told, sizeof told, "%s %s", moment, call);
+    if (!counting || !(nth ? ++count == nth : strstr(told, wanted) != NULL)) return;
+    kill(program, SIGKILL);
+    while (waitpid(-1, NULL, __WALL) > 0 || errno == EINTR) {}
     tell(told);
     raise(SIGKILL);
 }
@@ -181,7 +181,8 @@ static void stop_all(void) {
 
 int main(int argc, char **argv) {
     if (argc < 4) return 99;
-    nth = atol(argv[1]);
+    wanted = argv[1];
+    nth = atol(wanted);
     report = argv[2];
     int go[2];
     if (pipe2(go, O_CLOEXEC)) fail("pipe");

@@ -2,6 +2,9 @@
 //!
 //! `cargo bench --bench isolation`. A whole operator on scripted ports and the real clock. Good rounds and bad rounds take
 //! turns, each in a world of its own; the bound is the median of the good rounds.
+//!
+//! `-- --only=CASE` measures one of `neighbours`, `flat` and `hypervisors`. The last is measured only when it is asked for:
+//! it does not come to its end yet where guest agents never answer.
 
 mod flat;
 mod hypervisors;
@@ -31,7 +34,7 @@ fn main() -> ExitCode {
         let main = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let mut section = Section::new("Isolation: a host that never answers, and proxies that swallow probes");
         let only = std::env::args().find_map(|argument| argument.strip_prefix("--only=").map(str::to_owned));
-        let is_wanted = |case: &str| only.as_deref().is_none_or(|only| only == case);
+        let is_wanted = |case: &str| only.as_deref().map_or(case != "hypervisors", |only| only == case);
         if is_wanted("neighbours") {
             main.block_on(neighbours::measure(&mut section))?;
         }

@@ -2,13 +2,13 @@
 //! ever booting; [`leases`] gives them their addresses.
 
 use std::fs;
-use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::leases::Leases;
+use crate::kit::adapter::{means, parsed};
 pub(crate) use crate::kit::images::blank;
 use crate::kit::{Flavor, Host, Lab, Server, entry};
 use async_trait::async_trait;
@@ -16,11 +16,7 @@ use egress_actors::domain::id::{OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::instance::OwnerMark;
 use egress_actors::ports::Backend;
 use egress_actors::testkit::conformance::{self, Breakage, ConformanceRig};
-use egress_operator::config::providers::{self, Entry, Firmware, LibvirtEntry, VmSize};
-use egress_operator::dns::Dns;
-use egress_operator::providers::libvirt::images::Images;
-use egress_operator::providers::libvirt::images::flights::{Bounds, Flights, NoMeter};
-use egress_operator::providers::libvirt::images::source::{Resolve, Source};
+use egress_operator::config::providers::{Firmware, LibvirtEntry, VmSize};
 use egress_operator::providers::libvirt::link::material::MaterialFiles;
 use egress_operator::providers::libvirt::metadata::NAMESPACE;
 use egress_operator::providers::libvirt::{LibvirtBackend, Limits, Means, names};
@@ -72,16 +68,6 @@ impl Drop for Alone {
     }
 }
 
-/// Image sources have addresses here.
-struct NoNames;
-
-#[async_trait]
-impl Resolve for NoNames {
-    async fn look_up(&self, host: &str, _: Duration) -> Result<Vec<std::net::IpAddr>, String> {
-        Err(format!("{host} is a name"))
-    }
-}
-
 fn rig(flavor: Flavor) -> Option<Rig> {
     let lab = Lab::up(1)?;
     let alone = Alone::on(lab);
@@ -89,12 +75,7 @@ fn rig(flavor: Flavor) -> Option<Rig> {
     let dir = tempfile::tempdir().unwrap();
     let blank = blank(dir.path());
     let files = Server::with(&[&blank]);
-    let text = format!("providers:\n{}", entry("conforms", flavor, &[host], &[&blank], &files.url()));
-    let loaded = providers::parse(Path::new("providers.yaml"), text.as_bytes()).unwrap();
-    let Some(Entry::Libvirt(entry)) = loaded.entries.into_iter().next() else {
-        panic!("no entry of libvirt in {text}")
-    };
-    let mut entry = *entry;
+    let mut entry = parsed(&entry("conforms", flavor, &[host], &[&blank], &files.url()));
     for image in entry.images.values_mut() {
         (image.proxy, image.firmware) = (true, Firmware::Bios);
     }
@@ -102,9 +83,7 @@ fn rig(flavor: Flavor) -> Option<Rig> {
         *size = VmSize { cpus: 1, memory: 64 << 20, disk: 1 << 20 };
     }
     let runtime = tokio::runtime::Handle::current();
-    let flights = Flights::new(runtime.clone(), Bounds::default(), Arc::new(NoMeter));
-    let images = Arc::new(Images::new(Source::new(Arc::new(NoNames), &[]), flights));
-    let means = Means { dns: Dns::system(), images, main: runtime.clone(), bulk: runtime };
+    let means = means(runtime.clone(), runtime);
     let backend = opened(&entry, &means);
     let leases = Leases::of(lab.dir(), host);
     Some(Rig {

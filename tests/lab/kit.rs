@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+pub(crate) mod adapter;
 pub(crate) mod backend;
 pub(crate) mod config;
 pub(crate) mod door;
@@ -21,15 +22,14 @@ pub(crate) mod host;
 pub(crate) mod images;
 pub(crate) mod libvirtd;
 pub(crate) mod operator;
-pub(crate) mod scripted;
 pub(crate) mod server;
 pub(crate) mod sshd;
 
+pub(crate) use adapter::{Place, backends};
 pub(crate) use config::{Flavor, entry};
 pub(crate) use host::{Forward, Host};
 pub(crate) use images::{Image, image};
 pub(crate) use libvirtd::{About, Daemon, Mood};
-pub(crate) use scripted::{Place, backends};
 pub(crate) use server::{Behavior, Server};
 pub(crate) use sshd::{Keys, Relay, Sshd};
 

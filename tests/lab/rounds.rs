@@ -10,7 +10,7 @@ use egress_operator::providers::libvirt::link::{LaneKind, LinkError};
 use egress_operator::providers::libvirt::{LibvirtBackend, Limits};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::kit::scripted::{Login, entry, means};
+use crate::kit::adapter::{Login, entry, means};
 use crate::kit::{About, Host, Lab, Mood, Place, Relay, alone, backends, eventually};
 use crate::scripted::{Rig, mark};
 

@@ -14,8 +14,8 @@ use egress_operator::providers::libvirt::{LibvirtBackend, Limits};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::conforms::blank;
+use crate::kit::adapter::{Login, entry, means};
 use crate::kit::libvirtd::calls;
-use crate::kit::scripted::{Login, entry, means};
 use crate::kit::{About, Daemon, Keys, Mood, Place, Server, Sshd, alone, backends, eventually};
 
 const SOON: Duration = Duration::from_secs(10);

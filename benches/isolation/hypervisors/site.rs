@@ -20,7 +20,7 @@ use egress_operator::providers::libvirt::{self, LibvirtBackend, Limits, Means, n
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use self::leases::Leases;
-use crate::kit::scripted::{Login, entry, means};
+use crate::kit::adapter::{Login, entry, means};
 use crate::kit::server::Behavior;
 use crate::kit::{About, Daemon, Host, Keys, Lab, Mood, Place, Relay, Server, Sshd, backends, images};
 use crate::measure::Trouble;

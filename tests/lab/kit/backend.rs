@@ -5,41 +5,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use egress_actors::domain::desired::Placement;
 use egress_actors::domain::error::{Class, OpError};
 use egress_actors::domain::id::{HostName, OperatorId, ProviderName, ProxyKey, Uid};
 use egress_actors::domain::instance::{Instance, InstanceSpec, InstanceState, Listed, OwnerMark};
 use egress_actors::ports::Backend;
-use egress_operator::config::providers::{self, Entry, Firmware, LibvirtEntry, LibvirtHost, VmSize};
-use egress_operator::dns::Dns;
-use egress_operator::providers::libvirt::images::Images;
-use egress_operator::providers::libvirt::images::flights::{Bounds, Flights, NoMeter};
-use egress_operator::providers::libvirt::images::source::{Resolve, Source};
+use egress_operator::config::providers::{Firmware, LibvirtEntry, LibvirtHost, VmSize};
+use egress_operator::providers::libvirt::images::flights::Bounds;
 use egress_operator::providers::libvirt::link::material::MaterialFiles;
 use egress_operator::providers::libvirt::link::{LaneKind, LinkError};
 use egress_operator::providers::libvirt::{LibvirtBackend, Limits, Means, names};
-use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Flavor, Host, Image, Server, entry, eventually, image};
+pub(crate) use super::adapter::parsed;
+pub(crate) use super::images::sha256;
+use super::{Flavor, Host, Image, Server, adapter, entry, eventually, image};
 
 /// Of a call.
 pub(crate) const LIMIT: Duration = Duration::from_millis(1500);
 /// A deadline, and what a busy machine adds.
 pub(crate) const SOON: Duration = Duration::from_millis(2500);
 pub(crate) const AMPLE: Duration = Duration::from_secs(60);
-
-/// Image sources have addresses here.
-struct NoNames;
-
-#[async_trait]
-impl Resolve for NoNames {
-    async fn look_up(&self, host: &str, _: Duration) -> Result<Vec<std::net::IpAddr>, String> {
-        Err(format!("{host} is a name"))
-    }
-}
 
 pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -52,21 +39,11 @@ pub(crate) fn short() -> Limits {
     limits
 }
 
-/// The one item of `providers` that this is.
-pub(crate) fn parsed(item: &str) -> LibvirtEntry {
-    let text = format!("providers:\n{item}");
-    let loaded = providers::parse(Path::new("providers.yaml"), text.as_bytes()).unwrap();
-    let Some(Entry::Libvirt(entry)) = loaded.entries.into_iter().next() else { panic!("no entry of libvirt") };
-    *entry
-}
-
 /// Failures of images are forgotten soon.
 pub(crate) fn means(runtime: &Runtime) -> Means {
     let handle = runtime.handle().clone();
     let bounds = Bounds { failure_kept: (Duration::from_millis(100), Duration::from_millis(500)), ..Bounds::default() };
-    let flights = Flights::new(handle.clone(), bounds, Arc::new(NoMeter));
-    let images = Arc::new(Images::new(Source::new(Arc::new(NoNames), &[]), flights));
-    Means { dns: Dns::system(), images, main: handle.clone(), bulk: handle }
+    adapter::means_with(handle.clone(), handle, bounds)
 }
 
 /// The backend of a host of this entry.
@@ -246,10 +223,6 @@ pub(crate) fn boot_sector(dir: &Path, name: &str, program: &[u8], size: u64) -> 
     file.set_len(size).unwrap();
     let key = name.split('.').next().unwrap().to_owned().leak();
     Image { key, sha256: sha256(&path), path }
-}
-
-pub(crate) fn sha256(path: &Path) -> String {
-    Sha256::digest(fs::read(path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The files in the pool's folder, past libvirt.

@@ -23,8 +23,7 @@ pub(crate) fn image(key: &'static str) -> Image {
     let output = script("image.sh").arg(key).output().unwrap();
     assert!(output.status.success(), "image.sh {key}: {}", String::from_utf8_lossy(&output.stderr));
     let path = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
-    let sha256 = Sha256::digest(std::fs::read(&path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
-    Image { key, path, sha256 }
+    Image { key, sha256: sha256(&path), path }
 }
 
 /// A disk of 1 MiB that boots nothing.
@@ -32,6 +31,10 @@ pub(crate) fn blank(dir: &Path) -> Image {
     let path = dir.join("blank.qcow2");
     let made = Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("1M").status();
     assert!(made.unwrap().success());
-    let sha256 = Sha256::digest(std::fs::read(&path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
-    Image { key: "blank", path, sha256 }
+    Image { key: "blank", sha256: sha256(&path), path }
+}
+
+/// Of a small file.
+pub(crate) fn sha256(path: &Path) -> String {
+    Sha256::digest(std::fs::read(path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

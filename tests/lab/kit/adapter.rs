@@ -59,7 +59,7 @@ pub(crate) fn entry(name: &str, login: &Login, places: &[Place], images: &[(&str
     let images =
         images.iter().map(|(key, url)| format!("      {key}: {{url: \"{url}\", proxy: true, firmware: bios}}\n"));
     let text = format!(
-        "providers:\n  - name: {name}\n    type: kvm\n    ssh: {{user: {}, keyFile: {}, knownHostsFile: {}}}\n    \
+        "  - name: {name}\n    type: kvm\n    ssh: {{user: {}, keyFile: {}, knownHostsFile: {}}}\n    \
          hosts:\n{}    virtType: qemu\n    images:\n{}    \
          sizes: {{small: {{cpus: 1, memory: 64Mi, disk: 64Mi}}}}\n",
         login.user,
@@ -68,13 +68,19 @@ pub(crate) fn entry(name: &str, login: &Login, places: &[Place], images: &[(&str
         hosts.collect::<String>(),
         images.collect::<String>(),
     );
-    let loaded = providers::parse(Path::new("providers.yaml"), text.as_bytes()).unwrap();
+    parsed(&text)
+}
+
+/// The one item of `providers` that this is, in YAML.
+pub(crate) fn parsed(item: &str) -> LibvirtEntry {
+    let loaded = providers::parse(Path::new("providers.yaml"), format!("providers:\n{item}").as_bytes()).unwrap();
     match loaded.entries.into_iter().next() {
         Some(Entry::Libvirt(entry)) => *entry,
         other => panic!("no entry of libvirt: {other:?}"),
     }
 }
 
+/// Image sources have addresses here.
 struct NoNames;
 
 #[async_trait]
@@ -86,7 +92,11 @@ impl Resolve for NoNames {
 
 /// What the adapters of one operator share. To be called inside `main`'s runtime.
 pub(crate) fn means(main: Handle, bulk: Handle) -> Means {
-    let flights = Flights::new(bulk.clone(), Bounds::default(), Arc::new(NoMeter));
+    means_with(main, bulk, Bounds::default())
+}
+
+pub(crate) fn means_with(main: Handle, bulk: Handle, bounds: Bounds) -> Means {
+    let flights = Flights::new(bulk.clone(), bounds, Arc::new(NoMeter));
     let images = Arc::new(Images::new(Source::new(Arc::new(NoNames), &[]), flights));
     Means { dns: Dns::system(), images, main, bulk }
 }

@@ -235,3 +235,19 @@ fn a_domain_with_a_mark_that_a_hand_garbled_keeps_no_other_proxy_from_being_made
     assert!(bench.delete(&backend, &mark()).is_err());
     assert!(host.virsh(&["list", "--name"]).contains(&domain(&mark())), "it is not touched");
 }
+
+#[test]
+fn a_machine_that_a_hand_saved_is_booted_and_does_not_go_on_from_that_memory_over_a_new_disk() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let host = lab.host(0);
+    let bench = Bench::new(&[host]);
+    let backend = bench.open();
+    bench.creates(&backend, &spec("p", 1, "blank"));
+    host.virsh(&["managedsave", &domain(&mark())]);
+    assert_eq!(bench.state(&backend, &mark()), InstanceState::Stopped);
+    bench.creates(&backend, &spec("p", 1, "blank"));
+    assert_eq!(host.virsh(&["domstate", "--reason", &domain(&mark())]).trim(), "running (booted)");
+    bench.deletes(&backend, &mark());
+    assert_eq!(volumes(host), ["base-blank.raw", "base-blank.raw.ok"]);
+}

@@ -197,7 +197,10 @@ fn each_test_that_a_filled_in_template_names_is_there() {
 #[test]
 fn nothing_is_open_in_what_is_filled_in() {
     for page in FILLED {
-        assert!(!read(page).to_lowercase().contains("_open_"), "{page}");
+        let text = read(page).to_lowercase();
+        // As a word: it may be a part of a test's name.
+        let mut words = text.split(|c: char| c != '_' && !c.is_alphanumeric());
+        assert!(words.all(|word| word != "_open_"), "{page}");
     }
 }
 

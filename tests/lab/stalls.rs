@@ -3,11 +3,14 @@
 use std::time::Instant;
 
 use egress_actors::domain::error::Class;
+use egress_actors::domain::instance::InstanceState;
 use egress_actors::domain::reason::Reason;
 use egress_actors::ports::Backend;
 use egress_operator::providers::libvirt::link::LinkError;
 
-use crate::kit::backend::{AMPLE, LIMIT, SOON, backend, count, refresh, runtime, timed, works};
+use crate::kit::backend::{
+    AMPLE, Bench, LIMIT, SOON, backend, count, files, mark, refresh, runtime, short, spec, timed, works,
+};
 use crate::kit::{Lab, eventually};
 
 #[test]
@@ -81,6 +84,31 @@ fn a_frozen_pool_takes_one_call_refuses_the_rest_at_once_and_leaves_the_domains_
     host.breaks("thaw-pool", &[]);
     eventually(SOON, "the pool answers again", || refresh(&runtime, &backend, &host.pool).is_ok().then_some(()));
     assert_eq!(backend.link().standing().outstanding, 0);
+}
+
+/// libvirtd holds a domain while it gives a disk back, and whoever lists domains waits for that one.
+#[test]
+fn a_machine_that_is_removed_while_its_pool_hangs_runs_on_and_the_daemon_answers_everybody() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let host = lab.host(0);
+    let bench = Bench::new(&[host]);
+    let backend = bench.open_with(short());
+    bench.creates(&backend, &spec("p", 1, "blank"));
+    host.breaks("freeze-pool", &[]);
+    for _ in 0..3 {
+        let error = bench.delete(&backend, &mark()).unwrap_err();
+        assert_eq!((error.class, error.reason), (Class::Transient, Reason::Timeout), "{error:?}");
+        assert!(error.detail.contains(&host.pool), "{error:?}");
+    }
+    let begun = Instant::now();
+    host.virsh(&["list", "--all"]);
+    assert!(begun.elapsed() < AMPLE / 6, "{:?}", begun.elapsed());
+    assert_eq!(bench.state(&backend, &mark()), InstanceState::Running);
+    assert_eq!(backend.link().standing().outstanding, 1, "the one look by which the pool is seen to be back");
+    host.breaks("thaw-pool", &[]);
+    eventually(AMPLE, "it is removed", || bench.delete(&backend, &mark()).is_ok().then_some(()));
+    assert_eq!(files(&host.pool_files), ["base-blank.raw", "base-blank.raw.ok"]);
 }
 
 #[test]

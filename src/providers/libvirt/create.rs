@@ -224,7 +224,9 @@ async fn disk(site: &Site, domain: &str, base: &Base, bytes: u64) -> Result<(), 
 
 /// Starts what is ours, and says what it then is.
 async fn start(site: &Site, spec: &InstanceSpec) -> Result<Instance, OpError> {
-    let mark = spec.mark.clone();
+    let (mark, doing) = (spec.mark.clone(), "start the domain");
+    // The disk was just made, but another call to the pool may have shown since that it hangs.
+    site.link.would_reach_the_pool().map_err(|error| errors::of(site.about(), doing, Effect::None, error))?;
     let started = site.link.call(LaneKind::Control, "virDomainCreateWithFlags", site.limits.start, move |libvirt| {
         let Found::Ours(ours) = look::find(libvirt, &mark)? else { return Ok(None) };
         let (uuid, name) = (ours.1.facts.uuid, ours.1.facts.name);
@@ -242,7 +244,7 @@ async fn start(site: &Site, spec: &InstanceSpec) -> Result<Instance, OpError> {
             _ => Ok(None),
         }
     });
-    match started.await.map_err(|error| errors::of(site.about(), "start the domain", Effect::Possible, error))? {
+    match started.await.map_err(|error| errors::of(site.about(), doing, Effect::Possible, error))? {
         Some(ours) => {
             let (mark, seen): (Mark, Seen) = *ours;
             Ok(look::instance(site, &mark, &seen, None))

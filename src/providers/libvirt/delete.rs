@@ -23,7 +23,13 @@ pub(super) async fn delete(site: &Site, mark: &OwnerMark) -> Result<(), OpError>
             }
             return Ok(());
         }
-        Found::Ours(ours) => Pool { name: ours.0.pool.clone(), ..site.pool.clone() },
+        Found::Ours(ours) => {
+            let pool = Pool { name: ours.0.pool.clone(), ..site.pool.clone() };
+            if ours.1.state.is_active() {
+                disk_can_be_given_back(site, &pool, mark).await?;
+            }
+            pool
+        }
     };
     // The mark is read once more on the thread that ends the domain.
     end(site, mark, "end the domain", "virDomainDestroy", |libvirt, domain, name| {
@@ -38,6 +44,16 @@ pub(super) async fn delete(site: &Site, mark: &OwnerMark) -> Result<(), OpError>
         undefine(libvirt, domain, name)
     })
     .await
+}
+
+/// Libvirtd gives the disk back with its lock on the domain held, so that a pool that hangs would hang everybody who lists
+/// domains: it is looked at first. A pool that answers with an error holds up nobody.
+async fn disk_can_be_given_back(site: &Site, pool: &Pool, mark: &OwnerMark) -> Result<(), OpError> {
+    if let Err(error) = pool.volume(&names::overlay(&names::domain_name(mark))).await {
+        tracing::debug!(proxy = %mark.key, %error, "the disk of a domain that is to end could not be looked at");
+    }
+    let doing = "end the domain";
+    site.link.would_reach_the_pool().map_err(|error| errors::of(pool.about(), doing, Effect::None, error))
 }
 
 /// With all that libvirt keeps beside a definition, or UEFI's variables would make it refuse (fault 41). A daemon that does

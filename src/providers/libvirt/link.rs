@@ -240,6 +240,12 @@ impl Link {
         })
     }
 
+    /// Whether a call may begin that touches the pool without being one to it: libvirtd starts and ends a domain with its
+    /// lock held, and whoever lists domains waits behind one whose disk hangs.
+    pub fn would_reach_the_pool(&self) -> Result<(), LinkError> {
+        self.inner.would_admit(Awaited::Pool)
+    }
+
     pub fn standing(&self) -> Standing {
         let is_up = self.is_up();
         let ledger = lock(&self.inner.ledger);

@@ -63,6 +63,9 @@ pub(super) fn of(about: About<'_>, doing: &str, effect: Effect, error: LinkError
             Reason::Timeout,
             format!("pool `{}` on host `{host}` does not answer; look at its storage", about.pool),
         ),
+        LinkError::AgentsStuck => {
+            OpError::transient(Reason::Timeout, format!("guest agents on host `{host}` did not answer a moment ago"))
+        }
         LinkError::Unanswered(rpc, limit, why) => unanswered(host, doing, effect, rpc, limit, why),
         LinkError::Rpc(error) => answered(about, doing, &error),
     }

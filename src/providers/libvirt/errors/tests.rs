@@ -173,6 +173,7 @@ fn what_has_no_answer_may_have_happened_only_if_it_was_sent_and_changes_somethin
         ),
         (LinkError::Wedged, Transient, Transient, Reason::Wedged, "restart libvirtd"),
         (LinkError::PoolStuck, Transient, Transient, Reason::Timeout, "pool `fast`"),
+        (LinkError::AgentsStuck, Transient, Transient, Reason::Timeout, "guest agents"),
     ] {
         for (effect, class) in [(Effect::None, look), (Effect::Possible, change)] {
             let told = of(ABOUT, "start the domain", effect, error.clone());

@@ -19,6 +19,8 @@ pub enum LinkError {
     Wedged,
     /// A call to the pool has not come back: nothing was begun.
     PoolStuck,
+    /// Calls to guest agents have not come back: nothing was begun.
+    AgentsStuck,
     /// See [`Unanswered`]; with the call's name and its limit.
     Unanswered(&'static str, Duration, Unanswered),
     /// libvirt's own answer.
@@ -31,7 +33,7 @@ impl LinkError {
         match self {
             Self::NoLink(error) => error.reason == Reason::Unreachable,
             Self::Unanswered(.., why) => matches!(why, Unanswered::Broken(_)),
-            Self::Wedged | Self::PoolStuck | Self::Rpc(_) => false,
+            Self::Wedged | Self::PoolStuck | Self::AgentsStuck | Self::Rpc(_) => false,
         }
     }
 }
@@ -41,6 +43,7 @@ impl From<Refusal> for LinkError {
         match refusal {
             Refusal::Wedged => Self::Wedged,
             Refusal::PoolStuck => Self::PoolStuck,
+            Refusal::AgentsStuck => Self::AgentsStuck,
         }
     }
 }

@@ -18,6 +18,9 @@ const PROVEN: Duration = Duration::from_secs(60);
 /// With the agent's own timeout set, libvirtd ends a call to it long before.
 const AGENT: Duration = Duration::from_secs(30);
 
+/// Most calls to guest agents that are lost sight of at a time: agents alone never keep anybody from the domains.
+const MOST_OF_AGENTS: usize = 2;
+
 /// How long nothing is sent to a pool of which too many calls were lost sight of.
 const POOL_REST: Duration = Duration::from_mins(10);
 
@@ -39,6 +42,8 @@ pub enum Refusal {
     Wedged,
     /// A call to the pool has not come back.
     PoolStuck,
+    /// Calls to guest agents have not come back a moment ago.
+    AgentsStuck,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +61,7 @@ pub struct Ledger {
 impl Ledger {
     /// Whether a call that waits for this may begin, and it does: of a pool that rests, one may at a time.
     pub fn admit(&mut self, awaited: Awaited, now: Instant) -> Result<(), Refusal> {
-        self.lost.retain(|(what, at)| *what != Awaited::Agent || now < *at + AGENT);
+        self.lost.retain(|lost| lost.0 != Awaited::Agent || is_with_its_agent(lost, now));
         self.would_admit(awaited, now)?;
         if awaited == Awaited::Pool && self.pool_rests_until.is_some() {
             self.pool_rests_until = Some(now + POOL_REST);
@@ -68,6 +73,10 @@ impl Ledger {
     pub fn would_admit(&self, awaited: Awaited, now: Instant) -> Result<(), Refusal> {
         if self.wedged {
             return Err(Refusal::Wedged);
+        }
+        let with_agents = || self.lost.iter().filter(|lost| is_with_its_agent(lost, now)).count();
+        if awaited == Awaited::Agent && with_agents() >= MOST_OF_AGENTS {
+            return Err(Refusal::AgentsStuck);
         }
         if awaited == Awaited::Pool {
             if self.canary.is_some() {
@@ -126,7 +135,7 @@ impl Ledger {
     /// A connection that was opened while the host was wedged, and left uncut, came up.
     pub fn unwedge(&mut self) {
         self.wedged = false;
-        self.lost.retain(|(what, _)| *what == Awaited::Pool);
+        self.lost.retain(|(what, _)| *what != Awaited::Daemon);
     }
 
     pub fn is_wedged(&self) -> bool {
@@ -145,6 +154,10 @@ impl Ledger {
     fn count(&self, awaited: Awaited) -> usize {
         self.lost.iter().filter(|(what, _)| *what == awaited).count()
     }
+}
+
+fn is_with_its_agent((what, at): &(Awaited, Instant), now: Instant) -> bool {
+    *what == Awaited::Agent && now < *at + AGENT
 }
 
 #[cfg(test)]
@@ -166,6 +179,25 @@ mod tests {
         }
         ledger.unwedge();
         assert_eq!((ledger.outstanding(), ledger.admit(Awaited::Daemon, now)), (0, Ok(())));
+    }
+
+    #[test]
+    fn agents_that_never_answer_are_left_alone_and_keep_nobody_from_the_domains() {
+        let (mut ledger, begun) = (Ledger::default(), Instant::now());
+        let mut asked = 0;
+        for second in 0..300 {
+            let now = begun + second * SECOND;
+            assert_eq!(ledger.admit(Awaited::Daemon, now), Ok(()), "{second}");
+            match ledger.admit(Awaited::Agent, now) {
+                Ok(()) => {
+                    asked += 1;
+                    assert!(!ledger.lose(Awaited::Agent, now), "{second}");
+                }
+                Err(refusal) => assert_eq!(refusal, Refusal::AgentsStuck),
+            }
+            assert!(ledger.outstanding() <= MOST_OF_AGENTS);
+        }
+        assert_eq!(asked, 2 * 10, "two each half minute");
     }
 
     #[test]

@@ -158,6 +158,6 @@ fn of_the_bad(section: &mut Section, bad: &[(Way, Seen)]) {
         numbers.extend((!deletion.is_nan()).then_some(("deletion_ms", deletion)));
         section.result("isolation", &format!("hypervisors_{}_host", way.name()), &numbers);
     }
-    section.paragraph("The worst of all rounds: how long after its deadline the first call that hangs was answered for and its lane cut (a call to the pool is not cut); how long a deletion of another Proxy took there, or where the pool is frozen the end of its domain; and the calls that the daemon held at once.");
+    section.paragraph("The worst of all rounds: how long after its deadline the first call that hangs was answered for and its lane cut (a call to the pool is not cut); how long a deletion of another Proxy took there, where the host can do one; and the calls that the daemon held at once.");
     section.table(&rows);
 }

@@ -16,6 +16,9 @@ use crate::scripted::{Rig, mark};
 
 const AMPLE: Duration = Duration::from_secs(30);
 
+/// Agents that were silent are left alone for half a minute.
+const REST: Duration = Duration::from_mins(2);
+
 /// What a call may take beyond its limit, on a busy machine.
 const BEYOND: Duration = Duration::from_secs(1);
 
@@ -118,7 +121,7 @@ fn a_thousand_stalls_of_a_daemon_its_agents_and_its_pool_leave_threads_descripto
     let comes_to_rest = || {
         eventually(AMPLE, "the daemon goes on with all that it held", || (daemon.held() == 0).then_some(()));
         let mut well = 0;
-        eventually(AMPLE, "ten looks in a row are answered", || {
+        eventually(REST, "ten looks in a row are answered", || {
             let answered = look(runtime, backend, "a").0.is_ok() && touch_pool(runtime, backend, limit * 2).0.is_ok();
             well = if answered && daemon.clients() == LANES { well + 1 } else { 0 };
             (well == 10).then_some(())

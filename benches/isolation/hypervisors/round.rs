@@ -51,7 +51,7 @@ pub(super) struct Seen {
 pub(super) struct Bad {
     /// From the deadline of the first call that hangs until it was answered for.
     pub(super) over_deadline: f64,
-    /// A deletion of another Proxy there: until it is gone, or, where the pool is frozen, until its domain has ended.
+    /// A deletion of another Proxy there, where the host can do it.
     pub(super) deletion: Option<f64>,
     /// Calls that the daemon held at once.
     pub(super) held: usize,
@@ -303,18 +303,12 @@ async fn at_the_bad_one(site: Arc<Site>, world: Arc<World>, backend: LibvirtBack
     }
     let milliseconds = |took: Duration| took.as_secs_f64() * 1e3;
     let mut seen = Bad { over_deadline: milliseconds(took) - milliseconds(limit), ..Bad::default() };
-    if matches!(way, Way::Agent | Way::Pool) {
+    if way == Way::Agent {
         let one = format!("stuck-{}", STUCK - 1);
         let begun = Instant::now();
         world.store.delete(&one);
-        let runs = || {
-            let domains = site.bad_daemon().domains();
-            domains.iter().any(|(name, runs)| *runs && name.starts_with(&format!("px-crawl-{one}-")))
-        };
-        let what = format!("{}: a deletion there", way.title());
-        until_within(SETTLED_WITHIN, &world, &what, |world| match way {
-            Way::Pool => !runs(),
-            _ => !world.store.exists(&one),
+        until_within(SETTLED_WITHIN, &world, "a deletion at a host whose agents are silent", |world| {
+            !world.store.exists(&one)
         })
         .await?;
         seen.deletion = Some(milliseconds(begun.elapsed()));

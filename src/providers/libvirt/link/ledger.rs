@@ -135,7 +135,7 @@ impl Ledger {
     /// A connection that was opened while the host was wedged, and left uncut, came up.
     pub fn unwedge(&mut self) {
         self.wedged = false;
-        self.lost.retain(|(what, _)| *what != Awaited::Daemon);
+        self.lost.retain(|(what, _)| *what == Awaited::Pool);
     }
 
     pub fn is_wedged(&self) -> bool {

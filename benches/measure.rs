@@ -19,8 +19,8 @@ const PAGE: &str = "docs/performance.md";
 
 // --- running
 
-/// Runs a benchmark, writes its section, prints its lines.
-pub fn run(name: &str, measure: impl FnOnce() -> Result<Section, Trouble>) -> ExitCode {
+/// Runs a benchmark, writes its section if it is a `whole` one, prints its lines.
+pub fn run(name: &str, whole: bool, measure: impl FnOnce() -> Result<Section, Trouble>) -> ExitCode {
     // `cargo test --all-targets` starts benches too, and means a check that they build.
     if !std::env::args().any(|argument| argument == "--bench") {
         say(&format!("{name}: not measured; run it with `cargo bench --bench {name}`"));
@@ -29,8 +29,8 @@ pub fn run(name: &str, measure: impl FnOnce() -> Result<Section, Trouble>) -> Ex
     let written = measure().and_then(|section| {
         let text = section.text();
         say(&text);
-        if is_quick() {
-            say(&format!("{name}: a quick look only; {PAGE} stays as it is"));
+        if is_quick() || !whole {
+            say(&format!("{name}: a quick look, or a part; {PAGE} stays as it is"));
         } else {
             write_section(Path::new(PAGE), name, &text)?;
         }

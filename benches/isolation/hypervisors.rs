@@ -56,6 +56,11 @@ pub fn measure(section: &mut Section, main: &Runtime, exporter: &Exporter) -> Re
     Ok(())
 }
 
+/// Only one way was asked for.
+pub fn is_part() -> bool {
+    only().len() < Way::ALL.len()
+}
+
 /// All ways, or the one that `--way=` names.
 fn only() -> Vec<Way> {
     let asked = std::env::args().find_map(|argument| argument.strip_prefix("--way=").map(str::to_owned));
@@ -80,7 +85,7 @@ fn tell(way: Option<Way>, seen: &Seen, spent: std::time::Duration, begun: std::t
 
 fn report(section: &mut Section, good: &[Seen], bad: &[(Way, Seen)]) {
     section.paragraph(&format!(
-        "Hypervisors, with real links: ten hosts of `kvm`, two with libvirtd and QEMU, eight with a daemon by script behind \
+        "Ten hosts of `kvm`, two with libvirtd and QEMU, eight with a daemon by script behind \
          a real sshd. On seven of these are {RESIDENTS} Proxies each and one more that is made and removed all the time, as \
          on the real two; an instance of nobody is made again and again for the sweep; a grant is asked for every \
          millisecond. The eighth has {STUCK} Proxies. In a bad round it goes bad at the beginning of the window of {} s, \

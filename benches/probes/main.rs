@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     if let Ok(role) = std::env::var(ROLE) {
         return lab::play(&role);
     }
-    measure::run("probes", || {
+    measure::run("probes", true, || {
         let _telemetry = telemetry::install(None, &"error".parse()?)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let mut section = Section::new("Probes through one Squid, at 50 slots");

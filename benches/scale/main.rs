@@ -47,7 +47,7 @@ const CONVERGED_WITHIN: Duration = Duration::from_mins(10);
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    measure::run("scale", || {
+    measure::run("scale", true, || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let mut section = Section::new("Ten thousand Proxies on a real API server");
         section.paragraph(

@@ -34,6 +34,16 @@ signal() {
   # shellcheck disable=SC2086
   kill "-$1" $found 2>/dev/null || true
 }
+# What forked while the others were being stopped is stopped as well.
+frozen() {
+  local found state
+  signal STOP "$1"
+  found=$(pids "$host" "$1") || return 0
+  for process in $found; do
+    state=$(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$process/status" 2>/dev/null) || continue
+    [[ $state == [TtZX] || -z $state ]] || return 1
+  done
+}
 ended() { [ -z "$(pids "$host" "$1")" ]; }
 kills() {
   signal KILL "$1"
@@ -56,7 +66,10 @@ heal_pool() {
 }
 
 case $what in
-  stop-libvirtd | stop-sshd | stop-dnsmasq) signal STOP "${what#stop-}" ;;
+  stop-libvirtd | stop-sshd | stop-dnsmasq)
+    frozen "${what#stop-}" || true
+    within 10 frozen "${what#stop-}" || die "$host: ${what#stop-} does not stop"
+    ;;
   cont-libvirtd | cont-sshd | cont-dnsmasq) signal CONT "${what#cont-}" ;;
   kill-libvirtd) kills libvirtd ;;
   start-libvirtd | start-sshd) starts "$host" "${what#start-}" ;;

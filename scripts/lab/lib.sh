@@ -39,8 +39,10 @@ inside() {
 
 # pids HOST NAME: its processes of that name, as seen from here
 pids() {
-  local pid
-  pid=$(anchor "$1") && pgrep --ns "$pid" --nslist pid -x "$2"
+  local pid name=$2
+  # Newer ones serve their sessions by programs of their own.
+  [ "$name" != sshd ] || name='sshd(-session|-auth)?'
+  pid=$(anchor "$1") && pgrep --ns "$pid" --nslist pid -x "$name"
 }
 
 # within SECONDS COMMAND..: repeats it until it succeeds

@@ -359,5 +359,5 @@ fn bound(before: &[(f64, f64)], after: &[(f64, f64)]) -> f64 {
 /// How often each way has its turn: as often as `--cycles=` says.
 pub(super) fn cycles() -> usize {
     let asked = std::env::args().find_map(|argument| argument.strip_prefix("--cycles=")?.parse().ok());
-    asked.unwrap_or(if is_quick() { 1 } else { 5 })
+    asked.unwrap_or(if is_quick() { 1 } else { 6 })
 }

@@ -6,6 +6,7 @@
 
 mod conforms;
 mod faults;
+mod held;
 mod hypervisor;
 mod kit;
 mod life;

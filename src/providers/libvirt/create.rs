@@ -171,10 +171,14 @@ async fn define(
 }
 
 /// Whether a volume in the place of our disk or seed can be one that an earlier call left. libvirt knows no owners of
-/// volumes: what we make there are ISO images, half written raw files, and qcow2 files over one of our bases.
+/// volumes: what we make there are ISO images, half written raw files, and qcow2 files over one of our bases. A file of
+/// nothing holds nothing of anybody: a host that lost its power after a volume was made has those.
 pub(super) fn may_be_ours(volume: &VolumeInfo) -> bool {
     if volume.name.ends_with(names::SEED_END) {
         return matches!(volume.format.as_deref(), Some("iso" | "raw"));
+    }
+    if volume.capacity == 0 {
+        return true;
     }
     let file = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     volume.backing.as_ref().is_some_and(|backing| file(&backing.path).starts_with("base-"))

@@ -6,8 +6,8 @@ use egress_actors::domain::reason::Reason;
 use virt::sys;
 
 use super::errors::{self, Effect, code};
-use super::link::LaneKind;
 use super::link::rpc::{Libvirt, RpcError};
+use super::link::{LaneKind, LinkError};
 use super::look::{self, Found};
 use super::pool::Pool;
 use super::{Site, names};
@@ -26,7 +26,7 @@ pub(super) async fn delete(site: &Site, mark: &OwnerMark) -> Result<(), OpError>
         Found::Ours(ours) => {
             let pool = Pool { name: ours.0.pool.clone(), ..site.pool.clone() };
             if ours.1.state.is_active() {
-                disk_can_be_given_back(site, &pool, mark).await?;
+                disk_can_be_given_back(&pool, mark).await?;
             }
             pool
         }
@@ -48,12 +48,11 @@ pub(super) async fn delete(site: &Site, mark: &OwnerMark) -> Result<(), OpError>
 
 /// Libvirtd gives the disk back with its lock on the domain held, so that a pool that hangs would hang everybody who lists
 /// domains: it is looked at first. A pool that answers with an error holds up nobody.
-async fn disk_can_be_given_back(site: &Site, pool: &Pool, mark: &OwnerMark) -> Result<(), OpError> {
-    if let Err(error) = pool.volume(&names::overlay(&names::domain_name(mark))).await {
-        tracing::debug!(proxy = %mark.key, %error, "the disk of a domain that is to end could not be looked at");
+async fn disk_can_be_given_back(pool: &Pool, mark: &OwnerMark) -> Result<(), OpError> {
+    match pool.reads(&names::overlay(&names::domain_name(mark))).await {
+        Ok(()) | Err(LinkError::Rpc(_)) => Ok(()),
+        Err(error) => Err(errors::of(pool.about(), "look at the disk before the domain is ended", Effect::None, error)),
     }
-    let doing = "end the domain";
-    site.link.would_reach_the_pool().map_err(|error| errors::of(pool.about(), doing, Effect::None, error))
 }
 
 /// With all that libvirt keeps beside a definition, or UEFI's variables would make it refuse (fault 41). A daemon that does

@@ -73,16 +73,15 @@ pub(super) fn of(about: About<'_>, doing: &str, effect: Effect, error: LinkError
 
 fn unanswered(host: &str, doing: &str, effect: Effect, rpc: &str, limit: Duration, why: Unanswered) -> OpError {
     let unseen = match effect {
-        Effect::None => Class::Transient,
-        Effect::Possible => Class::EffectUnknown,
+        // An open changes nothing.
+        Effect::Possible if rpc != "virConnectOpen" => Class::EffectUnknown,
+        Effect::None | Effect::Possible => Class::Transient,
     };
     let told =
         |class, reason, what: &str| OpError::new(class, reason, format!("cannot {doing} on host `{host}`: {what}"));
     match why {
         Unanswered::Late => {
-            // An open changes nothing.
-            let class = if rpc == "virConnectOpen" { Class::Transient } else { unseen };
-            told(class, Reason::Timeout, &format!("{rpc} did not come back within {} s", limit.as_secs_f32().ceil()))
+            told(unseen, Reason::Timeout, &format!("{rpc} did not come back within {} s", limit.as_secs_f32().ceil()))
         }
         Unanswered::NotBegun => told(Class::Transient, Reason::Timeout, "its calls before this one took too long"),
         Unanswered::Full => told(Class::Transient, Reason::Busy, "too many calls wait for it"),

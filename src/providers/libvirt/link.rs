@@ -9,8 +9,8 @@
 //! Every call has a deadline. A call that was dropped before it goes on, and its answer with it; one that passes it cuts
 //! its lane, and no other ([`lane`]). The exception is a late call to the pool: it stays, as the sign by which we see when
 //! the pool is back, and until then nothing more goes to that pool. What was cut still runs on the host, so it is counted,
-//! and at [`ledger::MOST`] of it the host is `Wedged`: one connection is opened then and left uncut, and nothing else is
-//! begun until it is up. (faults.md (i); ADR 15)
+//! and at [`ledger::MOST`] of it the host is `Wedged`: its domains are listed once then, uncut, and nothing else is begun until
+//! that is answered. (faults.md (i); ADR 15)
 //!
 //! Connections are made on first use, once for all who want them, and again when they are gone. Nothing here looks at
 //! libvirt's keep-alive or its event loop: who is silent is found by SSH and by the deadlines.
@@ -60,6 +60,9 @@ pub use self::ffi::{AgentInterface, DhcpLease, agent_interfaces, dhcp_leases, do
 
 /// Where libvirt listens: the monolithic daemon, then the modular one.
 const SOCKETS: [&str; 2] = ["/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock"];
+/// The call that shows whether a daemon can get at each of its domains.
+const LISTS: &str = "virConnectListAllDomains";
+
 /// Time limits of a link.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -198,7 +201,7 @@ impl Link {
                 });
                 let result = outcome(rpc, limit, answered.await);
                 match &result {
-                    Ok(_) | Err(LinkError::Rpc(_)) => inner.answered(awaited, kind),
+                    Ok(_) if rpc == LISTS => inner.ledger(|ledger| ledger.daemon_answers(Instant::now())),
                     // What it waits behind may be the pool.
                     Err(LinkError::Unanswered(.., Unanswered::NotBegun)) => inner.would_admit(awaited)?,
                     Err(LinkError::Unanswered(.., Unanswered::Broken(_))) => {
@@ -210,7 +213,7 @@ impl Link {
                             continue;
                         }
                     }
-                    Err(_) => {}
+                    Ok(_) | Err(_) => {}
                 }
                 return result;
             }
@@ -283,8 +286,8 @@ impl Inner {
         let before = ledger.outstanding();
         let result = change(&mut ledger);
         let outstanding = ledger.outstanding();
-        drop(ledger);
-        if outstanding != before {
+        // Under the lock: of two changes the later one is shown.
+        if outstanding != before && !self.has_ended() {
             self.show(outstanding);
         }
         result
@@ -301,15 +304,6 @@ impl Inner {
 
     fn admit(&self, awaited: Awaited) -> Result<(), LinkError> {
         Ok(self.ledger(|ledger| ledger.admit(awaited, Instant::now()))?)
-    }
-
-    /// libvirt answered a call. One to the pool says that the pool answers, on whatever lane.
-    fn answered(&self, awaited: Awaited, kind: LaneKind) {
-        match (awaited, kind) {
-            (Awaited::Pool, _) => self.ledger(Ledger::pool_answers),
-            (Awaited::Daemon, LaneKind::Control) => self.ledger(|ledger| ledger.daemon_answers(Instant::now())),
-            (Awaited::Daemon | Awaited::Agent, _) => {}
-        }
     }
 
     fn has_ended(&self) -> bool {

@@ -196,8 +196,8 @@ async fn address(site: &Site, seen: &Seen) -> Result<Option<IpAddr>, OpError> {
     let (name, network) = (seen.facts.name.clone(), nic.network.clone().unwrap_or_else(|| site.host.network.clone()));
     let agent = site.link.call(LaneKind::Agent, "virDomainInterfaceAddresses", site.limits.agent, move |libvirt| {
         let domain = libvirt.rpc("virDomainLookupByName", &name, |c| c.lookup_domain_by_name(&name))?;
-        // An old daemon without it has limits of its own.
-        let _ = libvirt.rpc("virDomainAgentSetResponseTimeout", &name, |_| set_agent_timeout(&domain, AGENT_TIMEOUT));
+        // Without it the question would hold a worker there for as long as the agent is silent.
+        libvirt.rpc("virDomainAgentSetResponseTimeout", &name, |_| set_agent_timeout(&domain, AGENT_TIMEOUT))?;
         libvirt.rpc("virDomainInterfaceAddresses", &name, |_| agent_interfaces(&domain))
     });
     let leases = site.link.call(LaneKind::Control, "virNetworkGetDHCPLeases", site.limits.control, move |libvirt| {

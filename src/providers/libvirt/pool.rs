@@ -94,6 +94,17 @@ impl Pool {
         text.map(|text| xml::volume_info(&text).map_err(|why| unreadable(name, &why.to_string()))).transpose()
     }
 
+    /// Opens a volume's file, if it is there: shows whether the pool answers.
+    pub(super) async fn reads(&self, name: &str) -> Result<(), LinkError> {
+        let (own, pool) = (name.to_owned(), self.name.clone());
+        let read = self.link.call(LaneKind::Storage, "virStorageVolGetXMLDesc", self.limit, move |libvirt| {
+            let pool = libvirt.rpc("virStoragePoolLookupByName", &pool, |c| c.lookup_storage_pool_by_name(&pool))?;
+            let volume = libvirt.rpc("virStorageVolLookupByName", &own, |_| pool.lookup_storage_vol_by_name(&own))?;
+            libvirt.rpc("virStorageVolGetXMLDesc", &own, |_| volume.xml_desc(0)).map(drop)
+        });
+        read.await
+    }
+
     /// Makes a volume out of its XML.
     pub(super) async fn make(&self, name: &str, text: String) -> Result<Created, OpError> {
         let own = name.to_owned();

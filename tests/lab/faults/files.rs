@@ -202,6 +202,28 @@ fn files_of_somebody_else_in_our_place_are_a_conflict_and_stay_as_they_are() {
     }
 }
 
+/// What a file system keeps of a disk that was just made when its host loses power.
+#[test]
+fn a_disk_of_ours_that_is_empty_after_its_host_lost_power_is_made_anew_and_removed() {
+    let Some(lab) = Lab::up(1) else { return };
+    let _alone = lab.alone();
+    let host = lab.host(0);
+    let bench = Bench::new(&[host]);
+    let backend = bench.open();
+    let file = host.pool_files.join(format!("{}.qcow2", domain(&mark())));
+    for is_wanted in [true, false] {
+        fs::write(&file, b"").unwrap();
+        if is_wanted {
+            bench.creates(&backend, &spec("p", 1, "blank"));
+            assert!(fs::metadata(&file).unwrap().len() > 0);
+            host.virsh(&["destroy", &domain(&mark())]);
+        } else {
+            bench.delete(&backend, &mark()).unwrap();
+            assert!(!file.exists());
+        }
+    }
+}
+
 /// (36)
 #[test]
 fn a_base_on_which_disks_stand_is_never_deleted_whatever_becomes_of_its_marker_or_its_entry() {

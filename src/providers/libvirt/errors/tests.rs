@@ -161,6 +161,7 @@ fn what_has_no_answer_may_have_happened_only_if_it_was_sent_and_changes_somethin
             "virDomainCreate did not come back within 8 s",
         ),
         (unanswered("virConnectOpen", Unanswered::Late), Transient, Transient, Reason::Timeout, "virConnectOpen"),
+        (unanswered("virConnectOpen", Unanswered::Broken(None)), Transient, Transient, Reason::Unreachable, "broke"),
         (unanswered(create, Unanswered::NotBegun), Transient, Transient, Reason::Timeout, "before this one"),
         (unanswered(create, Unanswered::Full), Transient, Transient, Reason::Busy, "too many calls"),
         (unanswered(create, Unanswered::Broken(None)), Transient, EffectUnknown, Reason::Unreachable, "broke"),

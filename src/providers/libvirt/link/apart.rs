@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::lane::Generation;
-use super::ledger::Awaited;
+use super::ledger::{Awaited, Ledger};
 use super::rpc::{Libvirt, RpcError};
 use super::ssh::SshConnection;
 use super::{Inner, LinkError, outcome};
@@ -36,8 +36,8 @@ impl Apart {
         self.inner.admit(awaited)?;
         let result = outcome(rpc, limit, self.lane.submit(rpc, awaited, Instant::now() + limit, work).await);
         // An error may be the source's own (an upload).
-        if result.is_ok() {
-            self.inner.answered(awaited, self.lane.kind);
+        if result.is_ok() && awaited == Awaited::Pool {
+            self.inner.ledger(Ledger::pool_answers);
         }
         result
     }

@@ -316,8 +316,13 @@ impl Core {
             // A panic ends this call, whose asker hears that it broke, and not the lane.
             let broken = catch_unwind(AssertUnwindSafe(|| work(&libvirt))).unwrap_or(false);
             let call = lock(&self.calls).remove(&id);
-            if call.is_some_and(|call| call.stage == Stage::Abandoned) {
-                self.overseer.thread_abandoned(false);
+            match call {
+                Some(call) if call.stage == Stage::Abandoned => self.overseer.thread_abandoned(false),
+                // What waits for a pool still does when its connection goes, as one that was silent for too long (fault 13).
+                Some(call) if broken && call.stage == Stage::Begun && call.awaited == Awaited::Pool => {
+                    self.overseer.lost(self, call.rpc, call.awaited);
+                }
+                Some(_) | None => {}
             }
             if broken {
                 self.end();

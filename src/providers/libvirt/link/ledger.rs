@@ -12,17 +12,15 @@ use std::time::{Duration, Instant};
 pub const MOST: usize = 4;
 
 /// libvirtd itself gives up waiting for a busy domain after 30 s, so that a call which was abandoned behind one is over
-/// by then, if calls behind it are answered.
+/// by then. One that waits for a domain's lock does not: then a list of the domains waits as well.
 const PROVEN: Duration = Duration::from_secs(60);
 
 /// With the agent's own timeout set, libvirtd ends a call to it long before.
 const AGENT: Duration = Duration::from_secs(30);
 
-/// Most calls to guest agents that are lost sight of at a time: agents alone never keep anybody from the domains.
-const MOST_OF_AGENTS: usize = 2;
-
-/// How long nothing is sent to a pool of which too many calls were lost sight of.
-const POOL_REST: Duration = Duration::from_mins(10);
+/// How long nothing is sent to a pool of which too many calls were lost sight of: at first, and at most. Doubled from turn
+/// to turn, so that a pool that is back rests no longer than it was away.
+const POOL_REST: (Duration, Duration) = (Duration::from_secs(30), Duration::from_hours(1));
 
 /// What an abandoned call was waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +52,8 @@ pub struct Ledger {
     canary: Option<u64>,
     /// Nothing is begun until somebody found the daemon answering again.
     wedged: bool,
-    /// When the pool may be tried again though too many calls to it were lost.
-    pool_rests_until: Option<Instant>,
+    /// When the pool may be tried again though too many calls to it were lost, and how long it rests then.
+    pool_rests: Option<(Instant, Duration)>,
 }
 
 impl Ledger {
@@ -63,8 +61,10 @@ impl Ledger {
     pub fn admit(&mut self, awaited: Awaited, now: Instant) -> Result<(), Refusal> {
         self.lost.retain(|lost| lost.0 != Awaited::Agent || is_with_its_agent(lost, now));
         self.would_admit(awaited, now)?;
-        if awaited == Awaited::Pool && self.pool_rests_until.is_some() {
-            self.pool_rests_until = Some(now + POOL_REST);
+        if awaited == Awaited::Pool
+            && let Some((until, rest)) = &mut self.pool_rests
+        {
+            (*until, *rest) = (now + *rest, (*rest * 2).min(POOL_REST.1));
         }
         Ok(())
     }
@@ -74,15 +74,16 @@ impl Ledger {
         if self.wedged {
             return Err(Refusal::Wedged);
         }
-        let with_agents = || self.lost.iter().filter(|lost| is_with_its_agent(lost, now)).count();
-        if awaited == Awaited::Agent && with_agents() >= MOST_OF_AGENTS {
+        // The agents' lane has two threads, so that two are lost sight of at most, and agents alone never keep anybody
+        // from the domains.
+        if awaited == Awaited::Agent && self.lost.iter().any(|lost| is_with_its_agent(lost, now)) {
             return Err(Refusal::AgentsStuck);
         }
         if awaited == Awaited::Pool {
             if self.canary.is_some() {
                 return Err(Refusal::PoolStuck);
             }
-            if self.pool_rests_until.is_some_and(|until| now < until) {
+            if self.pool_rests.is_some_and(|(until, _)| now < until) {
                 return Err(Refusal::PoolStuck);
             }
         }
@@ -91,9 +92,10 @@ impl Ledger {
 
     /// A call was given up and cut. True if this wedges the host.
     pub fn lose(&mut self, awaited: Awaited, now: Instant) -> bool {
+        self.lost.retain(|lost| lost.0 != Awaited::Agent || is_with_its_agent(lost, now));
         self.lost.push((awaited, now));
-        if self.count(Awaited::Pool) >= MOST && self.pool_rests_until.is_none() {
-            self.pool_rests_until = Some(now + POOL_REST);
+        if self.count(Awaited::Pool) >= MOST && self.pool_rests.is_none() {
+            self.pool_rests = Some((now + POOL_REST.0, POOL_REST.0 * 2));
         }
         let others = self.lost.len() - self.count(Awaited::Pool);
         let wedges = !self.wedged && others >= MOST;
@@ -124,15 +126,15 @@ impl Ledger {
     /// A call to the pool was answered: what was lost before it has ended.
     pub fn pool_answers(&mut self) {
         self.lost.retain(|(what, _)| *what != Awaited::Pool);
-        self.pool_rests_until = None;
+        self.pool_rests = None;
     }
 
-    /// The daemon answered a call of an ordinary lane.
+    /// The daemon listed its domains: it holds none of them, and who waits in there gives up by itself.
     pub fn daemon_answers(&mut self, now: Instant) {
         self.lost.retain(|(what, at)| *what != Awaited::Daemon || now < *at + PROVEN);
     }
 
-    /// A connection that was opened while the host was wedged, and left uncut, came up.
+    /// A list of the domains that was asked for while the host was wedged, and left uncut, was answered.
     pub fn unwedge(&mut self) {
         self.wedged = false;
         self.lost.retain(|(what, _)| *what == Awaited::Pool);
@@ -143,7 +145,7 @@ impl Ledger {
     }
 
     pub fn is_pool_stuck(&self) -> bool {
-        self.canary.is_some() || self.pool_rests_until.is_some()
+        self.canary.is_some() || self.pool_rests.is_some()
     }
 
     /// Calls that may still run on the host without us.
@@ -195,9 +197,9 @@ mod tests {
                 }
                 Err(refusal) => assert_eq!(refusal, Refusal::AgentsStuck),
             }
-            assert!(ledger.outstanding() <= MOST_OF_AGENTS);
+            assert!(ledger.outstanding() <= 1);
         }
-        assert_eq!(asked, 2 * 10, "two each half minute");
+        assert_eq!(asked, 10, "one each half minute");
     }
 
     #[test]
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn canaries_that_die_with_their_connection_use_up_four_workers_and_then_one_each_ten_minutes() {
+    fn canaries_that_die_with_their_connection_use_up_four_workers_and_then_one_more_as_time_doubles() {
         let (mut ledger, begun) = (Ledger::default(), Instant::now());
         let mut tried = 0;
         for second in 0..3600 {
@@ -225,7 +227,7 @@ mod tests {
             }
             assert!(!ledger.is_wedged(), "domains go on");
         }
-        assert_eq!(tried, 4 + 5);
+        assert_eq!(tried, 4 + 6);
         ledger.pool_answers();
         assert_eq!((ledger.outstanding(), ledger.is_pool_stuck()), (0, false));
     }

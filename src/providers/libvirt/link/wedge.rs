@@ -8,30 +8,31 @@ use metrics::gauge;
 
 use super::lane::{Core, LaneKind, Overseer};
 use super::ledger::Awaited;
-use super::{Inner, LinkError, gone};
+use super::ssh::SshConnection;
+use super::{Inner, LISTS, Ledger, LinkError, gone, outcome};
 
 /// Between two tries of an uncut open, when the first was ended by its SSH connection.
 const CANARY_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// While the host is wedged: one open that is left uncut however long it takes. As soon as it is up, or refused, the host
-/// answers. Ends with the link.
+/// In effect: never.
+const UNCUT: Duration = Duration::from_hours(24 * 365);
+
+/// While the host is wedged: one list of its domains, on a connection of its own, that is left uncut however long it takes.
+/// As soon as it is answered, or the connection refused, the host answers. An open alone shows nothing: libvirtd goes on
+/// taking in connections while whoever touches a domain waits for the one that is held. Ends with the link.
 pub(super) async fn until_it_answers(link: Weak<Inner>) {
     let mut pause = CANARY_AGAIN.0;
     loop {
         let Some(inner) = link.upgrade().filter(|inner| !inner.has_ended()) else { return };
-        let opened = match inner.ssh().await {
+        let listed = match inner.ssh().await {
             Ok(ssh) => tokio::select! {
-                opened = inner.open(LaneKind::Control, &ssh, None) => opened,
+                listed = list(&inner, &ssh) => listed,
                 () = ssh.closed() => Err(gone()),
             },
             Err(error) => Err(error),
         };
-        if let Ok(lane) = &opened {
-            // It has shown what it was for; the next call opens what it needs.
-            lane.end();
-        }
-        if matches!(opened, Ok(_) | Err(LinkError::Rpc(_))) {
-            inner.ledger(super::Ledger::unwedge);
+        if matches!(listed, Ok(()) | Err(LinkError::Rpc(_))) {
+            inner.ledger(Ledger::unwedge);
             tracing::info!(provider = inner.to.provider, host = inner.to.host, "the host answers again");
             return;
         }
@@ -39,6 +40,17 @@ pub(super) async fn until_it_answers(link: Weak<Inner>) {
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
         pause = (pause * 2).min(CANARY_AGAIN.1);
     }
+}
+
+async fn list(inner: &Inner, ssh: &SshConnection) -> Result<(), LinkError> {
+    let lane = inner.open(LaneKind::Control, ssh, None).await?;
+    let listed = lane.submit(LISTS, Awaited::Daemon, Instant::now() + UNCUT, |libvirt| {
+        libvirt.rpc(LISTS, "", |c| c.list_all_domains(0)).map(drop)
+    });
+    let listed = outcome(LISTS, UNCUT, listed.await);
+    // It has shown what it was for; the next call opens what it needs.
+    lane.end();
+    listed
 }
 
 /// How a generation reaches its link, if there still is one.
@@ -69,10 +81,13 @@ impl Overseer for Seen {
 
     fn back(&self, lane: &Core, call: u64, broken: bool) {
         let Some(inner) = self.inner.upgrade() else { return };
-        if lane.kind == LaneKind::Storage
-            && inner.ledger(|ledger| ledger.came_back(lane.number << 20 | call, !broken, Instant::now()))
-        {
+        if lane.kind != LaneKind::Storage {
+            return;
+        }
+        if inner.ledger(|ledger| ledger.came_back(lane.number << 20 | call, !broken, Instant::now())) {
             tracing::info!(provider = self.provider, host = self.host, "the pool answers again");
+        } else if !broken {
+            inner.ledger(Ledger::pool_answers);
         }
     }
 

@@ -76,6 +76,8 @@ pub(super) fn api(dir: &Path, ports: Ports, options: Options) -> Vec<String> {
     if options.audit {
         flags.push(format!("--audit-policy-file={}", path("audit.yaml")));
         flags.push(format!("--audit-log-path={}", audit_log(dir).display()));
+        // It would be begun anew at 100 MB, and what was asked before would be in another file.
+        flags.push("--audit-log-maxsize=100000".into());
     }
     flags
 }

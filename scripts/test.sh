@@ -16,4 +16,4 @@ else
   note "Without the tests on hypervisor hosts (tests/lab). $why"
 fi
 say "Tests: pure, on a paused clock, on real Squids, of the whole binary, on a real API server, and on hypervisor hosts"
-cargo test --locked --workspace
+exec scripts/cargo-test.sh

@@ -16,6 +16,9 @@ use super::operator::TOKEN;
 /// No answer takes longer, whatever the operator waits for.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
+/// Less than the operator keeps an idle connection (10 s): a request on one that it is just closing would be lost.
+const IDLE_FOR: Duration = Duration::from_secs(5);
+
 #[derive(Clone)]
 pub(crate) struct Api {
     client: Client,
@@ -26,7 +29,7 @@ pub(crate) struct Api {
 impl Api {
     pub(crate) fn new(discovery: SocketAddr, admin: SocketAddr) -> Self {
         egress_operator::crypto::install();
-        let client = Client::builder().no_proxy().timeout(ANSWERS_WITHIN).build().unwrap();
+        let client = Client::builder().no_proxy().timeout(ANSWERS_WITHIN).pool_idle_timeout(IDLE_FOR).build().unwrap();
         Self { client, discovery, admin }
     }
 
